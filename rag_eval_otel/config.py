@@ -160,7 +160,6 @@ class Config:
     """Whether errors of this library are raised instead of logged, for tests."""
 
     def __post_init__(self) -> None:
-        """Check every option, and read thresholds and sampling rules."""
         for name in _HINTS:
             _check(name, getattr(self, name))
         for name, read in (("thresholds", thresholds_of), ("sample_rate", rates_of)):
@@ -171,41 +170,34 @@ class Config:
         check_model("embedder", self.embedder, shown=_shown("embedder"))
         if self.cascade is not None:
             self._check_cascade()
-        limits = self.limits
-        if self.redis is not None and not limits:
+        if not self.limits and self.redis is not None:
             msg = f"{_shown('redis')} has no effect without a budget, such as budget='5 USD/day'"
             raise ConfigError(msg)
         if self.prices is not None:
             load_prices(self.prices)
 
     def _check_cascade(self) -> None:
-        """Check that every turn has a chance to be chosen, so that the sample represents all."""
         check_model("judge", self.cascade, shown=_shown("cascade"))
         if self.cascade == self.judge:
-            msg = f"{_shown('cascade')} and judge must differ, not both {self.judge!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{_shown('cascade')} and judge must differ, not both {self.judge!r}")
         if min(self.base_rate, *(rule.rate for rule in self.sampling_rules), 1) <= 0:
             msg = "with a cascade, sample_rate and the rates of its rules must be above 0"
             raise ConfigError(msg)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """The limits in ``budget``."""
         return limits_of(self.budget, where=_shown("budget"))
 
     @property
     def passing_scores(self) -> Mapping[str, float]:
-        """The lowest score that passes, by metric."""
         return cast("Mapping[str, float]", self.thresholds)
 
     @property
     def sampling_rules(self) -> tuple[SamplingRule, ...]:
-        """The rules in ``sample_rate`` that have a ``match``, in order."""
         return tuple(rule for rule in self._rules if rule.match)
 
     @property
     def base_rate(self) -> float:
-        """The fraction of turns that are evaluated, of those to which no rule applies."""
         return next((rule.rate for rule in self._rules if not rule.match), 1.0)
 
     @property
@@ -233,8 +225,7 @@ class Config:
         if "embedder" not in chosen:
             chosen["embedder"] = _embedder_for(chosen.get("judge"), environ)
         for name in chosen.keys() - _HINTS.keys():
-            msg = f"there is no option {name!r}{_meant(name, list(_HINTS))}"
-            raise ConfigError(msg)
+            raise ConfigError(f"there is no option {name!r}{_meant(name, list(_HINTS))}")
         known = [DOCTOR, *map(variable, _HINTS)]
         for name in environ:
             if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
@@ -276,14 +267,10 @@ class ConfigOptions(TypedDict, total=False):
 
 
 _HINTS: Final[Mapping[str, Any]] = get_type_hints(Config, include_extras=True)
-"""The types of the options, by name."""
 
 
 def allowed_values(name: str) -> str:
-    """Return the allowed values of the option ``name`` in words; empty if its type says too little.
-
-    A switch is written ``on`` or ``off`` in the environment.
-    """
+    """Return the allowed values of the option ``name``; empty if its type says too little."""
     hint = _HINTS[name]
     if get_origin(hint) is Annotated:
         kind, (low, high) = get_args(hint)
@@ -299,7 +286,6 @@ def _is_switch(hint: Any) -> bool:
 
 
 def _check(name: str, value: object) -> None:
-    """Raise `ConfigError` if ``value`` is not of the type of the option ``name``."""
     hint, is_allowed = _HINTS[name], True
     if get_origin(hint) is Annotated:
         kind, (low, high) = get_args(hint)
@@ -311,15 +297,12 @@ def _check(name: str, value: object) -> None:
         is_drift = name == "drift" and hasattr(value, "make_detector")
         is_allowed = isinstance(value, bool) or is_drift
     elif get_origin(hint) is Sequence and isinstance(value, str):
-        msg = f"{name} must be a sequence of names, not {value!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name} must be a sequence of names, not {value!r}")
     if not is_allowed:
-        msg = f"{_shown(name)} must be {allowed_values(name)}, not {value!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{_shown(name)} must be {allowed_values(name)}, not {value!r}")
 
 
 def _parse(name: str, text: str) -> Any:
-    """Return the value of the option ``name`` that its variable has as ``text``."""
     hint = _HINTS[name]
     try:
         if get_origin(hint) is Annotated:
@@ -328,8 +311,7 @@ def _parse(name: str, text: str) -> Any:
             return switch(text)
     except ValueError as error:
         allowed = allowed_values(name).replace("True or False", "on or off")
-        msg = f"{variable(name)} must be {allowed}, not {text!r}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{variable(name)} must be {allowed}, not {text!r}") from error
     return names_in(text) if get_origin(hint) is Sequence else text.strip()
 
 
@@ -349,7 +331,6 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def _embedder_for(judge: object, environ: Mapping[str, str]) -> str:
-    """Return the default embedder: OpenAI's small model if the judge is OpenAI's, or hashing."""
     provider, _ = (isinstance(judge, str) and parts_of(judge)) or (None, "")
     if provider is None or provider.name == "local":
         return "hashing"
@@ -362,7 +343,6 @@ def _embedder_for(judge: object, environ: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=64)
 def _warn_of_hashing(judge: str) -> None:
-    """Log once for each judge that the offline embedder is used, because no embedder is named."""
     log.warning(
         "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
         " with embedder=... or %s",
@@ -408,15 +388,13 @@ class Limit:
 
 
 def limits_of(text: object, *, where: str) -> tuple[Limit, ...]:
-    """Return the limits in ``text``; a `ConfigError` begins with ``where``, the option's name."""
     if text is None:
         return ()
     limits = [_limit(part, where, text) for part in str(text).split(",")]
     windows = [f"{limit.unit}/{limit.period}" for limit in limits]
     twice = next((window for window in windows if windows.count(window) > 1), None)
     if twice is not None:
-        msg = f"{where} has two limits of {twice}; keep one of them"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where} has two limits of {twice}; keep one of them")
     currencies = sorted({limit.unit for limit in limits if limit.is_money})
     if len(currencies) > 1:
         msg = f"{where} names {' and '.join(currencies)}: prices are in one currency, so use it"
@@ -430,12 +408,11 @@ def _limit(part: str, where: str, text: object) -> Limit:
     unit = match["unit"] if match else ""
     counted = next((name for name in _COUNTED if unit.lower() in {name, name[:-1]}), None)
     if match is None or period is None or not (counted or re.fullmatch("[A-Z]{3}", unit)):
-        msg = (
+        raise ConfigError(
             f"{where} must be limits such as '5 USD/day, 600 requests/minute, 60 turns/minute'"
             " (units: turns, requests, tokens, a currency of three capitals; periods: minute, hour,"
             f" day; numbers without a comma, such as 1000 or 1_000), not {text!r}"
         )
-        raise ConfigError(msg)
     amount = float(match["amount"].replace("_", "")) * _SCALE[match["scale"] or ""]
     if amount <= 0 or (counted and amount != int(amount)):
         kind = "a whole number" if counted else "a number"
@@ -458,9 +435,7 @@ _HEAD = """\
 def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
     """Return ``thresholds`` by name of the metric: a mapping, a TOML file, or ``name=0.8,other=1``.
 
-    Raises `ConfigError` for anything else, for a value that is not a number, and for a file that
-    cannot be read. The message begins with ``where``, the option or variable that was read. The
-    names of metrics are not checked.
+    A `ConfigError` begins with ``where``, the option or variable. Names are not checked.
     """
     if isinstance(thresholds, os.PathLike) or str(thresholds).endswith(".toml"):
         return read_thresholds(Path(cast("str", thresholds)))
@@ -472,10 +447,9 @@ def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
             msg = f"{where}: name each metric once, as in faithfulness=0.8, not {thresholds!r}"
             raise ConfigError(msg)
     if not isinstance(table, Mapping):
-        msg = (
+        raise ConfigError(
             f"{where} must map names of metrics to numbers, or be a .toml file, not {thresholds!r}"
         )
-        raise ConfigError(msg)
     for name, value in table.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value):
@@ -492,12 +466,10 @@ def _float(text: str) -> float | str:
 
 
 def read_thresholds(path: Path) -> dict[str, float]:
-    """Return the thresholds in the TOML file at ``path``; `ConfigError` names the file."""
     try:
         tables: Mapping[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        msg = f"the thresholds of {path} cannot be read: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"the thresholds of {path} cannot be read: {error}") from error
     table = tables.get("thresholds")
     if not isinstance(table, Mapping) or set(tables) != {"thresholds"}:
         msg = f"{path} must have one table, [thresholds], of lines such as faithfulness = 0.8"
@@ -506,7 +478,6 @@ def read_thresholds(path: Path) -> dict[str, float]:
 
 
 def written_thresholds(thresholds: Iterable[tuple[str, float, str]]) -> str:
-    """Return the text of a thresholds file, from names, thresholds and remarks."""
     lines = (
         f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {value:.6g}  # {remark}\n"
         for name, value, remark in thresholds

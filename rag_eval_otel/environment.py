@@ -19,12 +19,10 @@ _OFF = frozenset({"off", "false", "no", "0"})
 
 
 def variable(name: str) -> str:
-    """Return the name of the variable that sets the option ``name``."""
     return PREFIX + name.upper()
 
 
 def names_in(value: str) -> tuple[str, ...]:
-    """Return the names in ``value``, a list with commas."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
@@ -32,13 +30,11 @@ def switch(text: str) -> bool:
     """Return True for on, true, yes and 1, False for their opposites; else raise `ValueError`."""
     word = text.strip().lower()
     if word not in _ON | _OFF:
-        msg = f"must be on or off, not {text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"must be on or off, not {text!r}")
     return word in _ON
 
 
 def first_set(names: Sequence[str], environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the value of the first variable in ``names`` that is set and not empty, or None."""
     return next((environ[name] for name in names if environ.get(name)), None)
 
 
@@ -52,25 +48,18 @@ def sdk_disabled() -> bool:
 
 
 def sdk_metrics_enabled() -> bool:
-    """Return True if the OpenTelemetry SDK reports metrics on itself."""
     return _is_true("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED")
 
 
 def doctor_is_on() -> bool:
-    """Return True if the process is to print a report when it ends."""
     return os.environ.get(DOCTOR, "").strip() not in {"", "0"}
 
 
-# --- OTLP -----------------------------------------------------------------------------------------
-
-
 def otlp_variables() -> dict[str, str]:
-    """Return the environment variables ``OTEL_*``."""
     return {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
 
 def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the OTLP endpoint for traces that the environment names, or None."""
     return _otlp("traces", "ENDPOINT", environ) or None
 
 

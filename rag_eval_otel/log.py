@@ -8,17 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
-
-    _Adapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _Adapter = logging.LoggerAdapter  # has no type parameter in Python 3.10
 
 _CALLS: Final = 6  # innermost calls that are named: a library's own, and who called the library
 _MAX_NAME: Final = 200  # characters of a file name or a class name: an `exec` may invent long ones
@@ -28,7 +21,7 @@ _traceback_of: Final[Any] = vars(BaseException)["__traceback__"].__get__
 class_name: Final[Callable[[type], str]] = vars(type)["__name__"].__get__
 
 
-class _Named(_Adapter):
+class _Named(logging.LoggerAdapter):  # type: ignore[type-arg]  # none in Python 3.10
     """Begins each message with the name of this library."""
 
     def process(

@@ -73,8 +73,7 @@ def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:
     """Return the rate in ``rates``, or the sampling rules in it.
 
     ``rates`` is a number from 0 to 1, a sequence of `SamplingRule` and mappings, one of these as
-    JSON, or the path of a ``.json`` file. Only the last rule may be without ``match``. Raises
-    `ConfigError`, which begins with ``where`` and names the rule, for anything else.
+    JSON, or the path of a ``.json`` file. A `ConfigError` begins with ``where``.
     """
     if isinstance(rates, str | PurePath):
         rates = _loaded(str(rates).strip(), where=where)
@@ -82,12 +81,10 @@ def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:
         return _rate(rates, where)
     if not isinstance(rates, Sequence) or isinstance(rates, str):
         form = f"a number between 0 and 1, or a list such as [{_EXAMPLE}]"
-        msg = f"{where} must be {form}, not {rates!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where} must be {form}, not {rates!r}")
     rules = tuple(_rule(rule, f"{where}, rule {i}") for i, rule in enumerate(rates, start=1))
     if not all(rule.match for rule in rules[:-1]):
-        msg = f"{where}: only the last rule may have no match, as in {_EXAMPLE}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where}: only the last rule may have no match, as in {_EXAMPLE}")
     return rules
 
 
@@ -95,17 +92,15 @@ def _loaded(text: str, *, where: str) -> object:
     try:
         return json.loads(Path(text).read_text("utf-8") if text.endswith(".json") else text)
     except (OSError, RecursionError, ValueError) as error:
-        msg = (
+        raise ConfigError(
             f"{where} must be a number between 0 and 1, or rules as a .json file or a JSON list"
             f" such as [{_EXAMPLE}], not {text[:100]!r}: {error}"
-        )
-        raise ConfigError(msg) from error
+        ) from error
 
 
 def _rate(rate: object, where: str) -> float:
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-        msg = f"{where} must be a number between 0 and 1, not {rate!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where} must be a number between 0 and 1, not {rate!r}")
     return float(rate)
 
 
@@ -123,11 +118,10 @@ def _rule(rule: object, where: str) -> SamplingRule:
         values = _listed(wanted)
         is_name = isinstance(name, str) and name
         if not (is_name and values and all(isinstance(v, str | int | float) for v in values)):
-            msg = (
+            raise ConfigError(
                 f"{where}: match must map a name such as route to a text, a number, true, false or"
                 f" a list, not {name!r} to {wanted!r}"
             )
-            raise ConfigError(msg)
     return SamplingRule(match=dict(match), rate=rate)
 
 

@@ -175,7 +175,7 @@ class _Report(SpanProcessor):
         name = f"{type(self._provider).__module__}.{type(self._provider).__qualname__}"
         if "NoOp" in name:
             yield finding("provider-noop", f"the tracer provider is {name}")
-        elif not self._pipeline.has_spans:
+        elif self._pipeline.next is None:
             yield finding("provider-foreign", f"the tracer provider is {name}")
         others = self._others
         if others is not None and all(isinstance(one, _Report) for one in others):

@@ -92,9 +92,8 @@ class RagEvalCallbackHandler(LangChainCapture):
             return self._recorder_of_handle
         with ATTACHING:  # the first runs may begin on several threads at once
             if self._recorder_of_handle is None:
-                if self._has_failed:
-                    msg = "not attached: the first attempt has failed"  # so would each further one
-                    raise ConfigError(msg)
+                if self._has_failed:  # so would each further attempt
+                    raise ConfigError("not attached: the first attempt has failed")
                 self._has_failed = True
                 self._recorder_of_handle = recorder_of(self._handle())
                 self._has_failed = False

@@ -36,7 +36,6 @@ from rag_eval_otel.runtime.providers import (
     Attachment,
     OriginalProcessor,
     attachment_of,
-    attachment_of_span,
     check_processor,
     global_or_new_tracer_provider,
 )
@@ -67,12 +66,12 @@ class Handle:
     ) -> None:
         self.config = config = pipeline.config
         self.processor = processor
-        if processor is not None:
-            processor.handle = self
         self._pipeline = pipeline
         self._attachment = attachment
-        # Log records are read as parts of spans. Without spans, no log record is read.
-        self._log_tap = log_tap(pipeline.logger_provider) if processor is not None else None
+        self._log_tap = None  # log records are read as parts of spans
+        if processor is not None:
+            processor.handle = self
+            self._log_tap = log_tap(pipeline.logger_provider)
         if self._log_tap is not None:
             self._log_tap.listeners[self] = (pipeline.store.add_log, pipeline.edge("logs"))
         self._at_end = call_at_end(
@@ -144,11 +143,10 @@ class Handle:
             raise ConfigError(
                 "a canary set needs drift=True: its alarms are reported with those of live scores"
             )
-        measurement = build_measurement(self.config)
         comparison = CanaryMonitor(monitor.report, rows=len(samples), service=monitor.service)
         canary = Canary(
             samples,
-            measurement.of,
+            build_measurement(self.config).of,
             monitor=comparison,
             edge=pipeline.edge("canary"),
             is_over=lambda: pipeline.evaluator.is_closed,
@@ -249,8 +247,7 @@ class RagEvalSpanProcessor(SpanProcessor):
             raise ConfigError(
                 "the next processor is a RagEvalSpanProcessor: wrap the one that exports, once"
             )
-        self._next = next_processor
-        self._pipeline = pipeline
+        self._next, self._pipeline = next_processor, pipeline
         pipeline.attach(next_processor)
         if not isinstance(next_processor, OriginalProcessor):  # else the provider was checked
             pipeline.start_next = self._start_first
@@ -263,10 +260,9 @@ class RagEvalSpanProcessor(SpanProcessor):
         """Check at the first span that no other pipeline is on its provider."""
         pipeline = self._pipeline
         pipeline.start_next = self._next.on_start
-        attachment = attachment_of_span(span)
+        attachment = Attachment(target=getattr(span, "_span_processor", None))
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
-            pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
             pipeline.drain(0.0)
             pipeline.store.is_fed = False  # the first pipeline counts the turns
             log.warning(
@@ -326,8 +322,8 @@ def instrument(
     if wrap is not None:
         check_processor(wrap)
     with ATTACHING:
-        made = wrap is not None or sdk_disabled()
-        find = get_tracer_provider if made else global_or_new_tracer_provider
+        is_given = wrap is not None or sdk_disabled()
+        find = get_tracer_provider if is_given else global_or_new_tracer_provider
         provider = tracer_provider or find()
         attachment = attachment_of(provider) if wrap is None else None
         owner = None if attachment is None else attachment.owner
@@ -443,8 +439,7 @@ def _sink(sink: Any) -> Sink:
         raise ConfigError(
             f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
         )
-    checked: Sink = sink
-    return checked
+    return cast("Sink", sink)
 
 
 def build_sinks(
@@ -456,7 +451,9 @@ def build_sinks(
 ) -> Iterator[Sink]:
     if config.score_events != "span":
         yield EventSink(logs, explanations=config.explanations)
-    if config.backends and not sdk_disabled():
+    if sdk_disabled():
+        return
+    if config.backends:
         metrics = resolve_metrics(config.metrics)
         yield BackendSink(
             config.backends,
@@ -464,11 +461,10 @@ def build_sinks(
             explanations=config.explanations,
             meter_provider=meters,
         )
-    if config.drift is False or sdk_disabled():
-        return
-    resource = getattr(getattr(provider, "resource", None), "attributes", {})
-    yield DriftSink(
-        DriftOptions() if config.drift is True else cast("DriftOptions", config.drift),
-        DriftTelemetry(meter_provider=meters, logger_provider=logs),
-        service=str(resource.get("service.name", "")),
-    )
+    if config.drift is not False:
+        resource = getattr(getattr(provider, "resource", None), "attributes", {})
+        yield DriftSink(
+            DriftOptions() if config.drift is True else cast("DriftOptions", config.drift),
+            DriftTelemetry(meter_provider=meters, logger_provider=logs),
+            service=str(resource.get("service.name", "")),
+        )

@@ -90,7 +90,7 @@ class Pipeline:
         self.now = now
         self.is_off = isinstance(provider, NoOpTracerProvider)
         self.is_forked = False
-        self._next: SpanProcessor | None = None
+        self.next: SpanProcessor | None = None  # none if the provider passes on no spans
         redact = redactor(config.redact)
         self.content = ContentFilter(exported=config.export_content, redactor=redact)
         self.scorer = scorer or TurnScorer(config, instruments=instruments, sinks=sinks)
@@ -130,7 +130,7 @@ class Pipeline:
         return Edge(place, on_error=on_error, raise_errors=self.config.raise_errors)
 
     def attach(self, next_processor: SpanProcessor) -> None:
-        self._next = next_processor
+        self.next = next_processor
         self.start_next: Callable[..., None] = next_processor.on_start
         is_content_exported = self.config.export_content != "none"
         self._pass_on = next_processor.on_end if is_content_exported else self.export
@@ -141,10 +141,6 @@ class Pipeline:
         """Keep methods of the store as attributes, as a look-up per span is slow."""
         self._starts = self.store.open_spans.starts
         self._concerns = self.store.concerns
-
-    @property
-    def has_spans(self) -> bool:
-        return self._next is not None
 
     def on_start(self, span: StartedSpan, parent_context: Context | None = None) -> None:
         self._starts.append(ref(span))
@@ -206,8 +202,8 @@ class Pipeline:
         shown = None
         with self.release_edge:
             shown = self.content.shown(span)
-        if self._next is not None:
-            self._next.on_end(self.content.bare(span) if shown is None else shown)
+        if self.next is not None:
+            self.next.on_end(self.content.bare(span) if shown is None else shown)
 
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
         with self.release_edge:
@@ -243,23 +239,13 @@ class Pipeline:
         with self._tree_edge:
             self.prepare_calls()
             tree.is_joined = self._join(tree)
-        held = self._hold_tree(tree)
-        if held is not None:  # if it is given up, the clock writes the spans and counts the turns
-            self._submit(
-                held.size,
-                partial(self.read_tree, held),
-                lambda why: self.clock.release(held, Ending(why)),
-            )
-
-    def waiting(self) -> None:
-        self.clock.wake()
-
-    def _hold_tree(self, tree: RunTree) -> Held | None:
-        """Hold a run tree, or write its spans and count its turns if there is no room."""
         held = Held((0, id(tree)), tree, tree.context, _OF_TREE + tree.size, is_likely=True)
         if self.clock.start() and self.store.hold(held):
             self.clock.wake()
-            return held
+            # If it is given up, the clock writes the spans and counts the turns.
+            give_up = partial(self._release, held)
+            self._submit(held.size, partial(self.read_tree, held), give_up)
+            return
         why: GivenUp = "overload" if self.store.is_open else "shutdown"
         turns, spans = self._start_tree(tree)
         self.scorer.drop(why, len(turns))
@@ -267,7 +253,12 @@ class Pipeline:
             for run, span in spans.items():
                 is_turn = run.id in turns and span.is_recording()
                 self._end_spans([(span, run)], Ending(why) if is_turn else UNTOUCHED)
-        return None
+
+    def _release(self, held: Held, why: GivenUp) -> None:
+        self.clock.release(held, Ending(why))
+
+    def waiting(self) -> None:
+        self.clock.wake()
 
     def _join(self, tree: RunTree) -> bool:
         """Add ``tree`` to the trace of the current span, if it may be a part of a turn there."""
@@ -366,7 +357,6 @@ class Pipeline:
         return by_id, {turn.path[-1].id: turn for turn in turns}, root
 
     def sweep(self) -> None:
-        """Submit the LangChain run trees and the traces that are complete by now for scoring."""
         with self.release_edge:
             if self.recorder.runs:
                 self.recorder.sweep()
@@ -397,7 +387,12 @@ class Pipeline:
         steps: list[Step] = []
         ending = UNTOUCHED
         with self._read_edge:
-            steps = self._steps_of(trace)
+            for name in filter(None, map(convention_of, trace.spans.values())):
+                self.instruments.tally.add("source", name)
+            most = self.config.max_text_chars
+            steps = [read(view, most=most) for view in trace.spans.values()]
+            for span_id, tree in trace.trees:
+                steps += tree.steps(parent=span_id, most=most)
             turns = turns_in(steps, contexts_from_prompt=self.config.contexts_from_prompt)
         if turns is None:
             self.give_up(trace, "error")
@@ -415,15 +410,6 @@ class Pipeline:
                 continue
             self.scorer.drop("error")
         self.release_held(trace, ending)
-
-    def _steps_of(self, trace: Trace) -> list[Step]:
-        for name in filter(None, map(convention_of, trace.spans.values())):
-            self.instruments.tally.add("source", name)
-        most = self.config.max_text_chars
-        steps = [read(view, most=most) for view in trace.spans.values()]
-        for span_id, tree in trace.trees:
-            steps += tree.steps(parent=span_id, most=most)
-        return steps
 
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
         """Return a job that scores ``turn`` for the first held span that can take scores."""
@@ -481,19 +467,19 @@ class Pipeline:
     def close(self) -> None:
         """Submit all traces and runs for scoring, complete or not, and hold no more spans."""
         self.recorder.flush()
-        self.clock.stop()
         with self.release_edge:
             self._submit_all(self.store.close)
+        self.clock.stop()
 
     def flush_next(self, timeout: float) -> bool:
         with self.release_edge:
-            return self._next is None or self._next.force_flush(int(timeout * 1000)) is not False
+            return self.next is None or self.next.force_flush(int(timeout * 1000)) is not False
         return False
 
     def prepare_calls(self) -> None:
         """Start the threads that export and flush spans at the end; later none can be started."""
         self.clock.start()
-        self.flushes.prepare()
+        self.flushes.prepare(2)  # one may hang
 
     def is_own_thread(self) -> bool:
         return self.evaluator.is_current() or self.clock.is_current()
@@ -511,7 +497,6 @@ class Pipeline:
         return self.logs or get_logger_provider()
 
     def missing_providers(self) -> list[str]:
-        """Return the kinds of providers that the application must set, and has not set by now."""
         kinds = [] if self.meters or not is_stand_in(get_meter_provider()) else ["MeterProvider"]
         needs_logs = self.logs is None and self.config.score_events != "span"
         if needs_logs and is_stand_in(get_logger_provider()):
@@ -531,7 +516,6 @@ class Pipeline:
         return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed
 
     def flush_all(self, timeout: float) -> None:
-        """Flush as `flush` does, and then the exporters of logs and metrics."""
         deadline = self.now() + timeout
         self.flush(timeout)
         self._flush_providers(deadline)
@@ -584,7 +568,7 @@ class Pipeline:
 
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:
         """Let all that is held now leave with ``status``, and wait for it until ``deadline``."""
-        spans = self.store.older()
+        spans = list(self.store.held.copy().values())
         for i in range(0, len(spans), CHUNK):
             for held in spans[i : i + CHUNK]:
                 self.store.decide(held, Ending(status))
@@ -596,11 +580,9 @@ class Pipeline:
         return self.store.wait_left(0.0 if self.is_own_thread() else self._left(deadline))
 
     def _flush_sinks(self, timeout: float) -> bool:
-        """Have the sinks send what waits within ``timeout`` s; return False if they do not."""
-        if not self.scorer.delivers:
-            return True
         timeout = 0.0 if self.is_own_thread() else timeout
-        return self._call_within(partial(self.scorer.flush, timeout), timeout)
+        flush = partial(self.scorer.flush, timeout)
+        return not self.scorer.delivers or self._call_within(flush, timeout)
 
     def _flush_providers(self, deadline: float) -> None:
         """Flush the providers that report the scores, which the application may have set late."""

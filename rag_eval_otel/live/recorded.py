@@ -25,7 +25,7 @@ from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.config import raises_errors
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.export.attributes import EventSink, feedback_attributes
-from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink, Meters
+from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Call
@@ -83,7 +83,7 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     count, in the order of the calls. A repeated text counts once. Errors are handled as in
     `record_question`.
     """
-    with _edge(raise_errors=raises_errors()):
+    with _edge("record", raise_errors=raises_errors()):
         asked = _text("record_retrieval", query)
         passages = passages_of(documents)
         run = _active_run()
@@ -126,7 +126,7 @@ def record_feedback(
     The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
     ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted.
     """
-    with _feedback_edge(raise_errors=raises_errors()):
+    with _edge("feedback", raise_errors=raises_errors()):
         number = _checked(score, name, comment=comment)
         trace, span, origin = _ids(trace_id, span_id)
         if trace == 0:
@@ -151,7 +151,7 @@ def record_feedback(
 
 
 def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
-    with _edge(raise_errors=raises_errors()):
+    with _edge("record", raise_errors=raises_errors()):
         checked = _text(caller, text)
         run = _active_run()
         if run is not None:
@@ -168,28 +168,20 @@ def _active_run() -> Run | None:
 
 
 def _current_span(caller: str) -> Span:
-    """Return the current span; log a warning if there is none."""
     span = get_current_span()
     if not span.get_span_context().is_valid:
-        message = (
+        _warnings().write(
+            caller,
             "%s() has no effect: no span is current, and no LangChain run that reports to"
-            " RagEvalCallbackHandler is active; start a span around the turn"
+            " RagEvalCallbackHandler is active; start a span around the turn",
+            caller,
         )
-        _warnings().write(caller, message, caller)
     return span
 
 
 @cache
 def _warnings() -> LimitedLog:
     return LimitedLog()
-
-
-@cache
-def _edge(*, raise_errors: bool) -> Edge:
-    def count(place: str) -> None:
-        Meters().record(semconv.ERRORS, 1, {semconv.PLACE: place})
-
-    return Edge("record", on_error=count, raise_errors=raise_errors)
 
 
 def _text(caller: str, text: object) -> str:
@@ -227,26 +219,20 @@ def _passage(document: Any) -> Passage:
             return Passage(text=document)
     if isinstance(document, Mapping):
         passage = passage_of(document)
+        if passage is not None:
+            return passage
     elif (text := _text_in(document)) is not None:
         names = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
         rank: Any = getattr(document, "score", None)
-        passage = Passage(
-            text=text,
-            id=next((str(name) for name in names if name is not None), None),
-            score=float(rank) if _is_number(rank) else None,
-        )
-    else:
-        passage = None
-    if passage is None:
-        raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
-    return passage
+        number = next((str(name) for name in names if name is not None), None)
+        return Passage(text=text, id=number, score=float(rank) if _is_number(rank) else None)
+    raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
 
 
 def _text_in(document: Any) -> str | None:
-    if callable(getattr(document, "get_content", None)):
-        texts: Iterable[object] = (document.get_content(),)
-    else:
-        texts = (getattr(document, name, None) for name in ("page_content", "content", "text"))
+    names = ("page_content", "content", "text")
+    has_method = callable(getattr(document, "get_content", None))
+    texts = [document.get_content()] if has_method else [getattr(document, n, None) for n in names]
     return next((text for text in texts if isinstance(text, str)), None)
 
 
@@ -267,9 +253,7 @@ def _checked(score: object, name: object, *, comment: object) -> float:
             " to this scale with (stars - 1) / 4, and thumbs of -1 and 1 with (thumb + 1) / 2"
         )
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise ValueError(
-            "the name of feedback has 1 to 64 ASCII letters, digits, _ and -, and no others"
-        )
+        raise ValueError("the name of feedback has 1 to 64 ASCII letters, digits, _ and -")
     if not isinstance(comment, str | None):
         raise TypeError(f"the comment of feedback is a str, not {type(comment).__name__}")
     return number
@@ -343,8 +327,8 @@ class FeedbackIntake:
     def _reset(self) -> None:
         self._turns: OrderedDict[tuple[int, int], _Known] = OrderedDict()
         self._runs: OrderedDict[Hashable, tuple[int, int | None]] = OrderedDict()
-        # Feedback whose turn is not known yet, and whether the sinks have it.
-        self._early: OrderedDict[Hashable, list[tuple[Feedback, bool]]] = OrderedDict()
+        # Feedback whose turn is not known yet, by the id of its trace or LangChain run.
+        self._early: OrderedDict[Hashable, tuple[Feedback, ...]] = OrderedDict()
 
     def submit(self, feedback: Feedback, origin: Origin) -> None:
         # Looked up now: the trace may end before the evaluator's thread takes the feedback.
@@ -363,7 +347,6 @@ class FeedbackIntake:
         return is_known or self.is_under_way(trace_id)
 
     def note(self, span: SpanContext, *, runs: Iterable[Hashable] = ()) -> None:
-        """Remember the turn of ``span``; ``runs`` are the ids of its LangChain runs."""
         if not span.span_id:
             return
         self._known((span.trace_id, span.span_id))
@@ -372,26 +355,19 @@ class FeedbackIntake:
             self._runs[run] = (span.trace_id, None if is_shared else span.span_id)
             if len(self._runs) > _MAX_TURNS:
                 self._runs.popitem(last=False)
-            for early, is_passed in self._early.pop(run, ()):
+            for early in self._early.pop(run, ()):  # it has waited for the ids of its span
                 known = self._find(early.trace_id, early.span_id)
-                feedback = early if known is None else self._add(known, early)
-                if not is_passed:
-                    self.pass_on(feedback)
+                self.pass_on(early if known is None else self._add(known, early))
 
     def facts(self, span: SpanContext) -> dict[str, Any]:
         """Return the attributes of feedback that came before its turn, for sampling rules."""
         known = self._turns.get((span.trace_id, span.span_id))
-        said = [feedback for feedback, _ in self._early.get(span.trace_id, ())]
-        said += known.said if known is not None else ()
+        said = (*self._early.get(span.trace_id, ()), *(known.said if known is not None else ()))
         worst_last = sorted(said, key=lambda feedback: -feedback.score)
         return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
 
     def of(self, span: SpanRef) -> tuple[Feedback, ...]:
-        known = self._turns.get((span.trace_id, span.span_id))
-        if known is None:
-            return ()
-        self._settle(known)
-        return known.said
+        return self._settled(span).said if span.span_id else ()
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Remember the labels of ``evaluation``, unless its turn was targeted, and compare them."""
@@ -400,8 +376,7 @@ class FeedbackIntake:
             return
         if sampling is not None and (sampling.stage != "judge" or sampling.is_targeted):
             return
-        known = self._known((span.trace_id, span.span_id))
-        self._settle(known)
+        known = self._settled(span)
         known.labels = {s.name: (s.label, s.version) for s in evaluation.scores if s.label}
         if evaluation.label is not None:
             known.labels[OVERALL] = (evaluation.label, evaluation.judge or "")
@@ -410,7 +385,10 @@ class FeedbackIntake:
 
     def take(self, feedback: Feedback, origin: Origin, *, is_expected: bool = False) -> None:
         """Join ``feedback`` with its turn, if it is known or under way, and pass it on."""
-        feedback = replace(feedback, comment=self._cleaned(feedback.comment))
+        comment = None
+        with suppress(RedactionError):
+            comment = exportable(self.redactor.text(feedback.comment or "")) or None
+        feedback = replace(feedback, comment=comment)
         known = self._find(feedback.trace_id, feedback.span_id)
         if known is not None:
             self.instruments.feedback(feedback, "joined")
@@ -421,14 +399,12 @@ class FeedbackIntake:
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
-            why = "no turn of it is known here; the feedback is passed on with its ids"
-            if is_run:
-                why = "no turn of this LangChain run is known here, so the feedback has no span"
-                why += " and is not passed on"
+            what, end = ("this LangChain run", "not ") if is_run else ("it", "")
+            why = f"no turn of {what} is known here; the feedback is {end}passed on with its ids"
             self._warn("unmatched", feedback, why)
         if not is_run:
             self.pass_on(feedback)
-        self._wait(feedback, is_passed=not is_run)
+        self._wait(feedback)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:
         feedback = replace(feedback, trace_id=known.key[0], span_id=known.key[1])
@@ -438,15 +414,9 @@ class FeedbackIntake:
         return feedback
 
     def _compare(self, feedback: Feedback, labels: _Labels) -> None:
-        """Tell the sinks whether labels agree with ``feedback``, which may name one metric."""
         for name in {feedback.name} if feedback.name in labels else labels.keys():
             label, version = labels[name]
             self.pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
-
-    def _cleaned(self, comment: str | None) -> str | None:
-        with suppress(RedactionError):
-            return None if comment is None else exportable(self.redactor.text(comment))
-        return None
 
     def _warn(self, kind: str, feedback: Feedback, why: str) -> None:
         message = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"
@@ -468,18 +438,19 @@ class FeedbackIntake:
         turns = [known for key, known in self._turns.items() if key[0] == trace_id]
         return turns[0] if len(turns) == 1 else None
 
-    def _settle(self, known: _Known) -> None:
-        """Give early feedback to the turn ``known``, unless it may be about another turn."""
-        for feedback, is_passed in self._early.pop(known.key[0], ()):
-            if self._find(known.key[0], feedback.span_id) is known:
+    def _settled(self, span: SpanRef) -> _Known:
+        """Return the turn of ``span`` with early feedback that cannot be about another turn."""
+        known = self._known((span.trace_id, span.span_id))
+        for feedback in self._early.pop(span.trace_id, ()):
+            if self._find(span.trace_id, feedback.span_id) is known:
                 self._add(known, feedback)
             else:
-                self._wait(feedback, is_passed=is_passed)
+                self._wait(feedback)
+        return known
 
-    def _wait(self, feedback: Feedback, *, is_passed: bool) -> None:
-        waiting = self._early.setdefault(feedback.trace_id, [])
-        waiting.append((feedback, is_passed))
-        del waiting[:-_MAX_SAID]
+    def _wait(self, feedback: Feedback) -> None:
+        waiting = self._early.get(feedback.trace_id, ())
+        self._early[feedback.trace_id] = (*waiting, feedback)[-_MAX_SAID:]
         if len(self._early) > 1024:  # noqa: PLR2004  # traces whose feedback waits for a turn
             self._early.popitem(last=False)
 
@@ -501,12 +472,14 @@ def intake_for(trace_id: int) -> FeedbackIntake | None:
 
 
 @cache
-def _feedback_edge(*, raise_errors: bool) -> Edge:
+def _edge(place: str, *, raise_errors: bool) -> Edge:
     def count(place: str) -> None:
         intake = intake_for(0)
         instruments = InstrumentSink() if intake is None else intake.instruments
         instruments.internal_error(place)
-        instruments.feedback(None, "refused")
+        if place == "feedback":
+            instruments.feedback(None, "refused")
 
-    log = LimitedLog(raise_errors=True)  # the message says which argument is wrong
-    return Edge("feedback", on_error=count, raise_errors=raise_errors, log=log)
+    # The message on feedback says which argument is wrong.
+    log = LimitedLog(raise_errors=place == "feedback")
+    return Edge(place, on_error=count, raise_errors=raise_errors, log=log)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import re
 import time
 import zlib
 from collections import OrderedDict, defaultdict
@@ -50,7 +49,6 @@ from rag_eval_otel.types import (
     Feedback,
     Reason,
     Sample,
-    Score,
     Sink,
     SkipReason,
     SpanRef,
@@ -62,11 +60,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
 _GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
-_FEEDBACK: Final = ("feedback", "user_feedback", "feedback.score", "user.feedback")
-_BAD: Final = re.compile(
-    r":?(bad|negative|(thumbs[-_ ]?)?down|dislike|no|false|wrong|incorrect|poor|unhelpful):?"
-    "|\N{THUMBS DOWN SIGN}.*"  # a tone of skin may follow
-)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -87,9 +80,7 @@ class Admission:
         sampling = Sampling()
         if self.sample_rate < 1 or self.rules:
             probability = 0.0
-            if (
-                self.sample_rate > 0 or self.rules
-            ):  # else scoring is off, also for turns with errors
+            if self.sample_rate > 0 or self.rules:  # else scoring is off, also after errors
                 probability = probability_of(facts(), self.rules, otherwise=self.sample_rate)
             sampling = self._sampling(trace_id, probability)
             if not self.has_cascade and sampling_point(trace_id) >= probability:
@@ -122,7 +113,6 @@ def sampling_point(trace_id: int) -> float:
 
 
 def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
-    """Return what sampling rules can match: attributes of spans, metadata, route, model, errors."""
     steps = tuple(_steps(turn))
     values: defaultdict[str, list[object]] = defaultdict(list)
     for name, value in chain.from_iterable(each.items() for each in attributes):
@@ -137,12 +127,14 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
     ):
         facts[name] = tuple(v for each in names for v in bare.get(each, ()) if v is not None)
     facts["error"] = (any(step.error is not None for step in steps),)
-    feedback = [value for each in _FEEDBACK for value in bare.get(each, ())]
-    for name, recorded in values.items():
-        if name.startswith(semconv.FEEDBACK_PREFIX) and name.endswith(semconv.LEAF_SCORE):
-            feedback += recorded
-    verdicts = {_is_bad(value) for value in feedback if value is not None and value != ""}
-    facts["feedback"] = ("bad" if True in verdicts else "good",) if verdicts else ()
+    feedback = [
+        value
+        for name, recorded in values.items()
+        if name.startswith(semconv.FEEDBACK_PREFIX) and name.endswith(semconv.LEAF_LABEL)
+        for value in recorded
+    ]
+    if feedback:
+        facts["feedback"] = ("bad" if "fail" in feedback else "good",)
     return facts
 
 
@@ -157,113 +149,66 @@ def _steps(turn: Turn) -> Iterator[Step]:
         yield from steps
 
 
-def _is_bad(feedback: object) -> bool:
-    """Return True for a number below one half, also as a text, and for words such as "bad"."""
-    if isinstance(feedback, Mapping | list | tuple):
-        parts = feedback.values() if isinstance(feedback, Mapping) else feedback
-        return any(map(_is_bad, parts))
-    try:
-        return float(feedback) * 2 < 1  # type: ignore[arg-type]
-    except (OverflowError, TypeError, ValueError):
-        pass
-    return _BAD.fullmatch(str(feedback).strip().lower()) is not None
-
-
 @dataclass(eq=False, repr=False)
 class Evaluations:
-    """Evaluates turns by ``measurement`` within ``budget``, and equal ones once."""
+    """Evaluates turns by ``measurement`` within its budget, and equal ones once."""
 
     measurement: Measurement
-    budget: Budget | None = None
     max_kept: int = 0
     count: Callable[[str], None] = lambda _: None
-    on_spent: Callable[[Evaluation], object] = lambda _: None
 
     def __post_init__(self) -> None:
-        """Give the budget to ``measurement``; raise `ConfigError` if a price is missing."""
-        if self.budget is not None:
-            self.measurement = replace(self.measurement, budget=self.budget)
         self._reset()
         call_in_child(self._reset)
 
     def _reset(self) -> None:
-        self._under_way: dict[str, Future[Evaluation | None]] = {}
-        self._kept: OrderedDict[str, Evaluation] = OrderedDict()
+        # Evaluations under way, and final ones; None where the first caller was cancelled.
+        self._known: OrderedDict[str, Future[Evaluation | None]] = OrderedDict()
 
-    async def of(
-        self,
-        sample: Sample,
-        sampling: Sampling | None = None,
-        *,
-        otherwise: Evaluation | None = None,
-    ) -> Evaluation | SkipReason:
-        """Return scores of ``sample``; without a budget for them, ``otherwise`` or ``budget``."""
-        evaluation = await self._evaluation(sample)
-        if evaluation is not None and (evaluation.status, evaluation.reason) == ("error", "budget"):
-            self.on_spent(evaluation)
-            evaluation = None
-        if evaluation is None:
-            return otherwise or "budget"
-        return replace(evaluation, sampling=sampling)
-
-    async def _evaluation(self, sample: Sample) -> Evaluation | None:
-        """Return the scores of ``sample``; None if the budget is spent and they are not kept."""
-        started = self.measurement.clock()
-        prepared, cut = self.measurement.prepared(sample)
+    async def of(self, sample: Sample) -> Evaluation | None:
+        """Return the scores of ``sample``; None if the budget is spent and they are not known."""
+        measurement, started = self.measurement, self.measurement.clock()
+        prepared, cut = measurement.prepared(sample)
         # A judge may change its model, also while a process runs.
-        text = repr((self.measurement.judge.model, prepared))
+        text = repr((measurement.judge.model, prepared))
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        if (kept := self._kept.get(key)) is not None:
-            self._kept.move_to_end(key)
-            self.count("hit")
-            return replace(kept, duration=self.measurement.clock() - started)
-        if self.budget is not None and self.budget.spent_limit is not None:
-            return None
-        while (shared := self._under_way.get(key)) is not None:
+        while (known := self._known.get(key)) is not None:
             # A caller that is cancelled must not cancel what the other callers wait for.
-            evaluation = await asyncio.shield(asyncio.wrap_future(shared))
-            if evaluation is not None:  # else the first evaluation has failed
-                return _unpaid(evaluation)
-        if self.max_kept:
-            self.count("miss")
-        result = self._under_way[key] = Future[Evaluation | None]()
-        evaluation = None
+            evaluation = await asyncio.shield(asyncio.wrap_future(known))
+            if evaluation is not None:
+                if key in self._known:
+                    self._known.move_to_end(key)
+                self.count("hit")
+                return replace(evaluation, duration=measurement.clock() - started)
+        if measurement.budget is not None and measurement.budget.spent_limit is not None:
+            return None
+        self.count("miss")
+        result = self._known[key] = Future[Evaluation | None]()
+        evaluation = again = None
         try:
-            evaluation = await self.measurement.of_prepared(prepared, cut)
+            evaluation = await measurement.of_prepared(prepared, cut)
+            again = _repeated(evaluation, has_texts=measurement.explanations)
+            return evaluation
         finally:
-            del self._under_way[key]
+            if evaluation is None or not all(map(is_final, evaluation.scores)):
+                self._known.pop(key, None)
             if not result.done():  # at a shutdown, it may have been cancelled
-                result.set_result(evaluation)
-        if self.max_kept and all(map(is_final, evaluation.scores)):
-            kept = _unpaid(evaluation)
-            if not self.measurement.explanations:
-                kept = replace(kept, scores=tuple(map(_without_texts, kept.scores)))
-            self._kept[key] = kept
-            if len(self._kept) > self.max_kept:
-                self._kept.popitem(last=False)
-        return evaluation
-
-    def observe_left(self) -> list[Observation]:
-        left = [] if self.budget is None else self.budget.left()
-        return [
-            Observation(
-                amount / max(whole(limit) / (NANO if limit.is_money else 1), math.ulp(1.0)),
-                {semconv.LIMIT: str(limit)},
-            )
-            for limit, amount in left
-        ]
+                result.set_result(again)
+            while len(self._known) > self.max_kept:
+                self._known.popitem(last=False)
 
 
-def _unpaid(evaluation: Evaluation) -> Evaluation:
+def _repeated(evaluation: Evaluation, *, has_texts: bool) -> Evaluation:
+    """Return what an equal turn gets: it costs nothing, and has only texts that are exported."""
     unused = Usage()
-    scores = tuple(replace(score, usage=unused, cost=None) for score in evaluation.scores)
-    return replace(evaluation, scores=scores, usage=unused, cost=None)
+    scores = [replace(score, usage=unused, cost=None) for score in evaluation.scores]
+    if not has_texts:
+        scores = [replace(s, explanation=None, detail=_marks(s.detail)) for s in scores]
+    return replace(evaluation, scores=tuple(scores), usage=unused, cost=None)
 
 
-def _without_texts(score: Score) -> Score:
-    """Return ``score`` without texts that are not exported, which take most of its memory."""
-    detail = {name: score.detail[name] for name in score.detail.keys() & {"injection", "truncated"}}
-    return replace(score, explanation=None, detail=detail)
+def _marks(detail: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: detail[name] for name in detail.keys() & {"injection", "truncated"}}
 
 
 class TurnScorer:
@@ -279,15 +224,15 @@ class TurnScorer:
         evaluator: BackgroundEvaluator | None = None,
     ) -> None:
         self._config = config
-        self._measurement = measurement = measurement or build_measurement(config)
-        self._evaluations = Evaluations(
-            measurement,
-            budget=build_budget(config, partial(instruments.internal_error, "redis")),
-            max_kept=0 if is_offline(measurement.judge) else 1024,  # an offline judge costs nothing
-            count=instruments.cache_lookup,
-            on_spent=instruments.count_cost,
-        )
-        instruments.watch_budget(self._evaluations.observe_left)
+        measurement = measurement or build_measurement(config)
+        self._budget = build_budget(config, partial(instruments.internal_error, "redis"))
+        if self._budget is not None:  # raises `ConfigError` if a price is missing
+            measurement = replace(measurement, budget=self._budget)
+        self._measurement = measurement
+        is_free = is_offline(measurement.judge)
+        count = (lambda _: None) if is_free else instruments.cache_lookup
+        self._evaluations = Evaluations(measurement, 0 if is_free else 1024, count)
+        instruments.watch_budget(self._observe_left)
         self._offline = None
         if config.cascade is not None:
             cheap = replace(config, judge=config.cascade, embedder="hashing", cascade=None)
@@ -326,7 +271,6 @@ class TurnScorer:
             self._log.write(f"skipped {reason}", text, reason)
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Count a trace with these steps and no turn as skipped, and return the reason."""
         reason = why_none(steps)
         if reason is None:
             return None
@@ -358,10 +302,6 @@ class TurnScorer:
                     results.append(function(*arguments))
         return results
 
-    def leave_open(self, sinks: Sequence[Sink]) -> None:
-        """Do not use or close those of ``sinks``, because another pipeline uses them."""
-        self.sinks = tuple(sink for sink in self.sinks if all(sink is not each for each in sinks))
-
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
@@ -376,7 +316,6 @@ class TurnScorer:
         return all(self._call_sinks("flush", timeout))
 
     def _log_failures(self, evaluation: Evaluation) -> None:
-        """Log why scores in ``evaluation`` are missing, once a minute for each reason."""
         models = title_of("judge", self._measurement.judge)
         if evaluation.is_useless:
             text = "the %s answers, but no metric can use what it says (%s); logged once a minute"
@@ -445,18 +384,34 @@ class TurnScorer:
         self, sample: Sample, chosen: Sampling, trace_id: int
     ) -> Evaluation | SkipReason:
         if self._offline is None:
-            return await self._evaluations.of(sample, chosen)
+            return await self._judged(sample, chosen) or "budget"
         offline = replace(await self._offline.of(sample), sampling=Sampling(stage="offline"))
         sampling = self.admission.judged(trace_id, chosen, offline=offline)
         if sampling is None:
             return offline
-        refused = replace(offline, sampling=Sampling(stage="offline", reason="budget"))
-        if self.admission.is_over_budget():
-            return refused
-        judged = await self._evaluations.of(sample, sampling, otherwise=refused)
-        if not isinstance(judged, Evaluation) or judged.sampling is not sampling:
-            return judged
+        is_over = self.admission.is_over_budget()
+        judged = None if is_over else await self._judged(sample, sampling)
+        if judged is None:
+            return replace(offline, sampling=Sampling(stage="offline", reason="budget"))
         return replace(judged, offline=offline)
+
+    async def _judged(self, sample: Sample, sampling: Sampling) -> Evaluation | None:
+        """Return the judge's scores of ``sample``, or None if the budget is spent."""
+        evaluation = await self._evaluations.of(sample)
+        if evaluation is not None and (evaluation.status, evaluation.reason) == ("error", "budget"):
+            self.instruments.count_cost(evaluation)
+            evaluation = None
+        return None if evaluation is None else replace(evaluation, sampling=sampling)
+
+    def _observe_left(self) -> list[Observation]:
+        left = [] if self._budget is None else self._budget.left()
+        return [
+            Observation(
+                amount / max(whole(limit) / (NANO if limit.is_money else 1), math.ulp(1.0)),
+                {semconv.LIMIT: str(limit)},
+            )
+            for limit, amount in left
+        ]
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -32,7 +32,7 @@ class LastWork(Protocol):
     """Something that must finish its work before the process ends, such as a pipeline."""
 
     def drain(self) -> object:
-        """Finish the work. Python is ending by itself, so exporters end after this call."""
+        """Finish the work; exporters end after this call, because Python ends by itself."""
 
     def drain_and_flush(self, timeout: float) -> object:
         """Finish the work and flush the exporters; they get no other call."""
@@ -41,7 +41,7 @@ class LastWork(Protocol):
         """Finish the work up to now and flush the exporters, because the process may be killed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Registration:
     """Last work that `call_at_end` has registered, and its limit of time in seconds."""
 
@@ -55,7 +55,7 @@ class Registration:
 
 def call_at_end(work: LastWork, *, seconds: float, at_sigterm: bool) -> Registration:
     """Call ``work`` before the process ends, within ``seconds`` unless the interpreter ends."""
-    registration = Registration(work=work, seconds=seconds, at_sigterm=at_sigterm)
+    registration = Registration(work, seconds, at_sigterm)
     _process().add(registration)
     return registration
 

@@ -98,9 +98,8 @@ class Store:
         self._leaving = 0
         self._next = 0
         self._due = _NEVER  # no deadline is earlier
-        self._stopped = 0.0  # seconds
+        self.stopped = 0.0  # seconds in which the process was stopped: no waiting time
         self.open_spans = OpenSpans()
-        self._ended = self.open_spans.ended
 
     def __len__(self) -> int:
         return len(self.held) - self._leaving
@@ -118,7 +117,6 @@ class Store:
             return sum(held.state == state for held in self.held.values())
 
     def add_log(self, trace_id: int, span_id: int, record: LogView) -> None:
-        """Store the log ``record`` until the span within which it was written has ended."""
         if self.is_open:
             with self.lock:
                 self._logs.add((trace_id, span_id), record)
@@ -133,7 +131,7 @@ class Store:
             or (self.traces and trace_of(span) in self.traces)
         ):
             return name != semconv.SCOPE  # our own spans repeat LangChain runs, which were read
-        self._ended.append(span)
+        self.open_spans.ended.append(span)
         return False
 
     def take(self, span: ReadableSpan, *, may_hold: bool = True) -> Taken:
@@ -149,7 +147,7 @@ class Store:
             kind = kind_of(view)
             is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
             if is_new and kind == "other":
-                self._ended.append(span)
+                self.open_spans.ended.append(span)
                 return Taken()
             trace = self._trace_of(context.trace_id)
             if is_new:
@@ -270,10 +268,6 @@ class Store:
             return _NEVER
         return max(0.0, held.deadline - self._now())
 
-    def older(self) -> list[Held]:
-        with self.lock:
-            return list(self.held.values())
-
     def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
         """Wait until all that is held now, or is older than ``number``, has left, if it does."""
         with self._changed:
@@ -282,12 +276,8 @@ class Store:
                 lambda: not any(held.number < last for held in self.held.values()), timeout
             )
 
-    def add_stopped(self, seconds: float) -> None:
-        """Do not count ``seconds``, in which the process was stopped, for the deadlines."""
-        self._stopped += seconds
-
     def _now(self) -> float:
-        return self.clock() - self._stopped
+        return self.clock() - self.stopped
 
     def _trace_of(self, trace_id: int) -> Trace:
         trace = self.traces.get(trace_id) or self._lost.get(trace_id)
@@ -375,7 +365,7 @@ class Store:
         return is_quiet or now - trace.first >= limits.max_age
 
     def _evict(self, newest: Trace) -> list[int]:
-        """Remove ``newest`` if it is too large, and the oldest traces; return numbers of turns."""
+        """Give up ``newest`` if it is too large, and the oldest traces; return numbers of turns."""
         limits, evicted = self.limits, list[int]()
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
             evicted.append(self._give_up(newest))
@@ -386,14 +376,13 @@ class Store:
         return evicted
 
     def _give_up(self, trace: Trace) -> int:
-        """Remove ``trace``, ignore its later spans, and return the number of its turns."""
         self._remove(trace)
         turns = trace.count_turns()
         for held in trace.held.values():
             self.decide(held, Ending("skipped", "evicted"))
-        trace.is_lost = True
-        now = self.clock()
-        self._ignore(Trace(trace_id=trace.trace_id, first=now, last=trace.last, is_lost=True))
+        trace.is_lost = True  # later spans are ignored
+        now, number = self.clock(), trace.trace_id
+        self._ignore(Trace(trace_id=number, first=now, last=trace.last, is_lost=True))
         return turns
 
     def _ignore(self, trace: Trace) -> None:
@@ -443,9 +432,11 @@ class Clock:
         self._sweep_at = 0.0
 
     def start(self) -> bool:
-        """Start the thread if it does not run; return False if no thread can be started."""
+        """Start the thread if it does not run; return False if it is over or cannot start."""
         if self._thread is not None or self.is_inline:
             return True
+        if self.is_stopped and self.store.is_empty:
+            return False
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="rag-eval-otel-clock", daemon=True)
@@ -475,7 +466,6 @@ class Clock:
         return is_first
 
     def export(self) -> None:
-        """Have everything exported that was decided to leave."""
         if not self.store.exit:
             return
         if self.is_inline or not self.start():
@@ -485,7 +475,7 @@ class Clock:
             self._wakes.put(None)
 
     def stop(self) -> None:
-        """Let the thread end when the store is empty."""
+        """Let the thread end when the store, which takes nothing more, is empty."""
         self.is_stopped = True
         self._wakes.put(None)
 
@@ -541,4 +531,4 @@ class Clock:
             self._wakes.get()
         late = time.monotonic() - began
         if late > seconds + 2:  # the process was stopped
-            self.store.add_stopped(late)
+            self.store.stopped += late

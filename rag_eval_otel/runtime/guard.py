@@ -23,7 +23,6 @@ _SILENT = (otel_context._SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation
 _HTTP = (otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY, "suppress_http_instrumentation")  # noqa: SLF001
 EXTRA: Final = "tools"
 
-
 # The evaluator for which the current code runs. Its spans and logs are not the application's.
 JUDGING: Final[ContextVar[object]] = ContextVar("rag_eval_otel_judging", default=None)
 

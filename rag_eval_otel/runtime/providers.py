@@ -106,7 +106,6 @@ def global_or_new_tracer_provider() -> AnyTracerProvider:
 
 
 def exporters(signal: Signal) -> Iterator[Any]:
-    """Yield the exporters that the ``OTEL_*`` variables name; raise `ConfigError` without one."""
     for name in exporter_names(signal):
         entries = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
         if not entries:
@@ -151,16 +150,13 @@ class Attachment:
 
     @property
     def owner(self) -> object | None:
-        """The object that `mark` has stored on the provider, or None."""
         return getattr(self.target, _OWNER, None)
 
     @property
     def others(self) -> tuple[Any, ...] | None:
-        """The span processors that were added to the provider; None if they are not known."""
         return getattr(self.target, "_span_processors", None)
 
     def mark(self, owner: object) -> None:
-        """Store ``owner`` on the provider, so that the property `owner` finds it later."""
         with suppress(AttributeError):  # an object of a class with slots takes no new attribute
             setattr(self.target, _OWNER, owner)
 
@@ -189,7 +185,3 @@ def attachment_of(provider: object) -> Attachment:
     inner = getattr(provider, "provider", provider)
     attachment = Attachment(target=getattr(inner, "_active_span_processor", None))
     return attachment if attachment.receives_spans else Attachment(target=provider)
-
-
-def attachment_of_span(span: object) -> Attachment:
-    return Attachment(target=getattr(span, "_span_processor", None))

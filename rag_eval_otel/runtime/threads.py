@@ -30,7 +30,6 @@ _Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread | None:
-    """Return a started daemon thread, or None if the interpreter is shutting down."""
     thread = threading.Thread(target=target, name=f"rag-eval-otel{name}", daemon=True)
     try:
         thread.start()
@@ -58,10 +57,10 @@ class Workers(ThreadPoolExecutor):
         self._size = 0
         weakref.finalize(self, self._calls.put, None).atexit = False
 
-    def prepare(self) -> bool:
-        """Start a thread, because none can be started at exit; return False if there is none."""
+    def prepare(self, count: int = 1) -> bool:
+        """Start ``count`` threads, because none can be started at exit; return False if none is."""
         with self._lock:
-            if not self._size:
+            for _ in range(self._size, count):
                 self._grow()
             return self._size > 0
 
@@ -87,7 +86,6 @@ class Workers(ThreadPoolExecutor):
             self._size += 1
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call()`` on a worker thread; return its result, or raise its exception."""
         if not self.prepare():  # at exit, only the caller's thread is left
             return call()
         result: T = await asyncio.wrap_future(self.submit(call))
@@ -211,6 +209,7 @@ class BackgroundEvaluator:
     is_closed: bool = False
 
     def __post_init__(self) -> None:
+        self._workers = Workers()
         self._reset()
         call_in_child(self._leave_to_parent)
 
@@ -288,18 +287,17 @@ class BackgroundEvaluator:
         if monkey is not None and monkey.is_module_patched("subprocess"):
             # `platform.platform`, which ``openai`` calls, would fork, and greenlets run twice.
             vars(platform.uname()).setdefault("processor", "")
-        workers = Workers()
-        workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
-        self._thread = start_thread(partial(self._run, workers), "")
+        self._workers.prepare()  # once the interpreter exits, the new thread cannot start a thread
+        self._thread = start_thread(self._run, "")
         return self._thread is not None
 
-    def _run(self, workers: Workers) -> None:
+    def _run(self) -> None:
         silence()
         JUDGING.set(self)
         self._loop = loop = asyncio.new_event_loop()
         self._poll_now = asyncio.Event()
         asyncio.set_event_loop(loop)
-        loop.set_default_executor(workers)
+        loop.set_default_executor(self._workers)
         while not self._is_stopping:
             self._take(self._queue.get())
             serving = loop.create_task(self._serve())
@@ -310,7 +308,7 @@ class BackgroundEvaluator:
         # This closes the judge's connections.
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-        workers.shutdown()
+        self._workers.shutdown()
 
     async def _serve(self) -> None:
         """Poll the queue for jobs until there have been none for a while."""
@@ -387,7 +385,6 @@ class BackgroundEvaluator:
         return not self._is_overloaded or job.seconds_left > self._mean
 
     def _decide(self, jobs: list[Job], *, runs: bool) -> None:
-        """Let the waiting ``jobs`` run now, or give them up."""
         for job in jobs:
             slot = self._waiting.pop(job)
             if not slot.done():  # else it was cancelled

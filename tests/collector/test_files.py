@@ -19,13 +19,11 @@ from acme import lose_a_score
 from drifts import drifted
 from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
-from rag_eval_otel.config import Config, limits_of
+from rag_eval_otel.config import Config
 from rag_eval_otel.drift import DriftMonitor
 from rag_eval_otel.export.drift import DriftTelemetry
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
-from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint
-from rag_eval_otel.live.scorer import Evaluations
 from rag_eval_otel.live.store import Store
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.sampling import Sampling
@@ -54,8 +52,6 @@ def measured() -> Iterator[Metric]:
     sink.released("scored")
     sink.internal_error("sink")
     usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
-    budget = Evaluations(measurement(endpoint), budget=Budget(limits_of("1 tokens/day", where="b")))
-    sink.watch_budget(budget.observe_left)
     scores = (Score(name="faithfulness", value=1.0, cost=0.5),)
     offline = Evaluation(scores=scores, judge="lexical", sampling=Sampling(stage="offline"))
     drift = DriftTelemetry(meter_provider=meters)

@@ -214,6 +214,7 @@ with attached(judge=Slow(good_answers), hold_seconds=4.0) as app:
     print("go", flush=True)
     while app.handle.stats.held:
         time.sleep(0.05)
+    app.let_leave()
     print(dict(app.statuses()), dict(app.counted()), flush=True)
 """
 

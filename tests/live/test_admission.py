@@ -79,7 +79,8 @@ def test_facts_about_a_turn() -> None:
     """Rules see attributes, metadata, the route, the models, failed steps and feedback."""
     found = turn_with({"tenant": "acme", "ls_model_name": "gpt-x"}, error="Timeout")
     attributes: list[Mapping[str, Any]] = [
-        {"gen_ai.request.model": "o3", "user_feedback": -1},
+        {"gen_ai.request.model": "o3", "rag.feedback.user.label": "fail"},
+        {"rag.feedback.expert.label": "pass"},
         {"http.route": "/chat/{id}", "url.path": "/chat/7"},
     ]
     facts = facts_of(found, attributes)
@@ -89,28 +90,6 @@ def test_facts_about_a_turn() -> None:
     assert facts["model"] == ("o3", "gpt-x")
     assert facts["error"] == (True,)
     assert facts["feedback"] == ("bad",)
-
-
-@pytest.mark.parametrize(
-    ("feedback", "expected"),
-    [
-        (0, "bad"),
-        (False, "bad"),
-        ("thumbs-down", "bad"),
-        ("Thumbs Down", "bad"),
-        (":thumbsdown:", "bad"),
-        ("\N{THUMBS DOWN SIGN}", "bad"),
-        ("\N{THUMBS DOWN SIGN}\N{EMOJI MODIFIER FITZPATRICK TYPE-4}", "bad"),
-        ({"score": "0", "comment": "it is fine"}, "bad"),
-        (["good", "bad"], "bad"),
-        ("\N{THUMBS UP SIGN}", "good"),
-        ("great", "good"),
-        ({"score": 1}, "good"),
-    ],
-)
-def test_feedback(feedback: object, expected: str) -> None:
-    """Numbers below one half, and words such as thumbs-down, are bad feedback."""
-    assert facts_of(turn_with({"feedback": feedback}), [])["feedback"] == (expected,)
 
 
 def test_rules_see_the_route_of_the_request() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,46 +22,35 @@ SCORED = {("scored", None): 1}
 RAW = f"Answer from [Document(metadata={{}}, page_content='{told(1)[0]}')]: {asked(1)}"
 
 
-def prompted(app: App, parent: Span) -> None:
-    chain = app.step("CHAIN", parent, **{"output.value": said(1)})
-    app.step("PROMPT", chain, **{"output.value": RAW}).end()
-    app.generate(1, chain)
-    chain.end()
-
-
-def test_a_prompt_with_unformatted_documents_is_no_retrieval() -> None:
-    """The graph around retrieval and answer is scored, not the chain of prompt and model."""
-    with attached() as app:
-        graph = app.chain()
-        app.retrieve(1, graph)
-        prompted(app, graph)
-        graph.end()
-        assert app.handle.flush()
-        assert app.counted() == SCORED
-        assert app.scored_spans() == {id_of(graph): 1}
-        assert app.status_of(graph) == "scored"
-
-
 def id_of(span: Span) -> int:
     return span.get_span_context().span_id
 
 
-def test_an_agent_whose_tools_are_turns() -> None:
-    """The agent is scored, though each of its tools has a retrieval and an answer of its own."""
-    with attached() as app:
-        agent = app.step("AGENT", **{"input.value": asked(1), "output.value": said(1)})
-        for number in (1, 2):
-            tool = app.step("TOOL", agent, **{"input.value": asked(number)})
-            app.turn(number, tool)
-            tool.set_attribute("output.value", said(number))
-            tool.end()
-        prompt = "\n".join([said(1), said(2), asked(1)])
-        shown = {"llm.input_messages.0.message.content": prompt}
-        app.step("LLM", agent, **{**generated(1), **shown}).end()
-        agent.end()
-        assert app.handle.flush()
-        assert app.counted() == SCORED
-        assert app.status_of(agent) == "scored"
+def graph(app: App) -> Span:
+    """The prompt has documents that a chain did not format: it is no retrieval of its own."""
+    around = app.chain()
+    app.retrieve(1, around)
+    chain = app.step("CHAIN", around, **{"output.value": said(1)})
+    app.step("PROMPT", chain, **{"output.value": RAW}).end()
+    app.generate(1, chain)
+    chain.end()
+    around.end()
+    return around
+
+
+def agent(app: App) -> Span:
+    """Each of its tools has a retrieval and an answer of its own."""
+    around = app.step("AGENT", **{"input.value": asked(1), "output.value": said(1)})
+    for number in (1, 2):
+        tool = app.step("TOOL", around, **{"input.value": asked(number)})
+        app.turn(number, tool)
+        tool.set_attribute("output.value", said(number))
+        tool.end()
+    prompt = "\n".join([said(1), said(2), asked(1)])
+    shown = {"llm.input_messages.0.message.content": prompt}
+    app.step("LLM", around, **{**generated(1), **shown}).end()
+    around.end()
+    return around
 
 
 def request(app: App, *numbers: int) -> tuple[Span, list[Span]]:
@@ -79,12 +69,28 @@ def request(app: App, *numbers: int) -> tuple[Span, list[Span]]:
     return span, calls
 
 
-def test_one_answer_below_a_request_is_scored_on_the_request() -> None:
-    """Another call below the request does not make the model's span that of the turn."""
+def bare_call(app: App) -> Span:
+    """A call of a client without a parent, whose prompt has the result of a search tool."""
+    messages: dict[str, Any] = {
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": asked(1),
+        "llm.input_messages.1.message.role": "tool",
+        "llm.input_messages.1.message.name": "search_companies",
+        "llm.input_messages.1.message.content": "\n\n".join(told(1)),
+    }
+    call = app.step("LLM", **{**generated(1), **messages})
+    call.end()
+    return call
+
+
+@pytest.mark.parametrize("make", [graph, agent, lambda app: request(app, 1)[0], bare_call], ids=str)
+def test_the_outermost_span_of_a_turn_is_scored(make: Callable[[App], Span]) -> None:
+    """It stands for the turn, and no other span has scores."""
     with attached() as app:
-        span, _ = request(app, 1)
+        span = make(app)
         assert app.handle.flush()
         assert app.counted() == SCORED
+        assert app.scored_spans() == {id_of(span): 1}
         assert app.status_of(span) == "scored"
 
 
@@ -95,23 +101,6 @@ def test_each_of_several_answers_below_a_request_is_scored_on_its_call() -> None
         assert app.handle.flush()
         assert app.counted() == {("scored", None): 2}
         assert [app.status_of(call) for call in calls] == ["scored", "scored"]
-
-
-def test_an_answer_from_tool_results_without_a_parent() -> None:
-    """A call of a bare client whose prompt has the result of a search tool carries its scores."""
-    with attached() as app:
-        messages: dict[str, Any] = {
-            "llm.input_messages.0.message.role": "user",
-            "llm.input_messages.0.message.content": asked(1),
-            "llm.input_messages.1.message.role": "tool",
-            "llm.input_messages.1.message.name": "search_companies",
-            "llm.input_messages.1.message.content": "\n\n".join(told(1)),
-        }
-        call = app.step("LLM", **{**generated(1), **messages})
-        call.end()
-        assert app.handle.flush()
-        assert app.counted() == SCORED
-        assert app.status_of(call) == "scored"
 
 
 def test_spans_that_left_before_the_retrieval_ended() -> None:

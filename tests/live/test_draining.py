@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from live import GatedExporter, attached
 from pipeline import GatedJudge
 from processes import PATIENCE
-from rag_eval_otel.capture.trace import Held
+from rag_eval_otel.capture.trace import Held, Key
 from rag_eval_otel.live.pipeline import Pipeline
 
 
@@ -24,9 +24,7 @@ class HangingPart:
 
     time: float = 0.0
     delivers: bool = False
-
-    def older(self) -> list[Held]:
-        return []
+    held: dict[Key, Held] = field(default_factory=dict)
 
     def close(self) -> None: ...
 

@@ -8,9 +8,6 @@ import pytest
 
 from live import App, attached, points_of
 from pipeline import GatedJudge
-from rag_eval_otel.capture.trace import TraceLimits
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.testing import FakeJudge
 from runs import run_chain
 
 TURNS = 5
@@ -59,35 +56,3 @@ def test_a_turn_is_pending_until_it_has_an_outcome(make: Any) -> None:
         assert app.handle.flush(60)
         assert conserved(app) == (TURNS, 0)
         assert app.handle.stats.turns == {"scored": TURNS}
-
-
-@SOURCES
-def test_a_judge_that_raises_an_exception_that_ends_programs(make: Any) -> None:
-    """A turn whose job is given up is an error, once."""
-
-    def fail(_: Task[Any]) -> object:
-        raise SystemExit
-
-    with attached(judge=FakeJudge(fail), raise_errors=False) as app:
-        make(app, 1)
-        app.handle.flush(60)
-        assert conserved(app) == (1, 0)
-        (outcome,) = app.handle.stats.turns
-        assert outcome.startswith("error")
-
-
-def test_evicted_traces_are_captured() -> None:
-    """A trace that is given up before it is complete counts as found and skipped."""
-    with attached() as app:
-        app.store.limits = TraceLimits(max_traces=2)
-        streams = []
-        for number in range(TURNS):
-            chain = app.chain(number)
-            app.retrieve(number, chain)
-            streams.append(app.step("LLM", chain))
-            chain.end()
-        assert conserved(app) == (TURNS - 2, 0)
-        for call in streams:
-            call.end()
-        assert app.handle.flush(60)
-        assert conserved(app) == (TURNS, 0)

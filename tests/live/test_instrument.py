@@ -9,17 +9,12 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
-from pipeline import (
-    RECORDED,
-    GatedJudge,
-    running,
-    usual_options,
-)
+from pipeline import RECORDED, GatedJudge, usual_options
 from rag_eval_otel import Evaluation, LexicalJudge, RagEvalCallbackHandler, instrument
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.errors import ConfigError
@@ -38,21 +33,6 @@ def provider_with(exporter: InMemorySpanExporter, **provider: Any) -> TracerProv
 def statuses(exporter: InMemorySpanExporter) -> Counter[Any]:
     spans = exporter.get_finished_spans()
     return Counter((span.attributes or {}).get("rag.evaluation.status") for span in spans)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("multi", [None, ConcurrentMultiSpanProcessor])
-def test_provider_that_exists_already(multi: Any) -> None:
-    """A provider with its processors in place exports each scored span once, not twice."""
-    exporter = InMemorySpanExporter()
-    extra = {"active_span_processor": multi(2)} if multi else {}
-    provider = provider_with(exporter, **extra)
-    handle = instrument(tracer_provider=provider, **usual_options())
-    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-    assert handle.flush()
-    assert statuses(exporter) == {"scored": 1, None: 2}
-    handle.shutdown()
-    provider.shutdown()
 
 
 def test_span_in_flight_and_processor_added_later() -> None:
@@ -93,22 +73,6 @@ def test_shutdown_leaves_the_provider_as_it_was() -> None:
     assert again.flush()
     assert statuses(exporter) == {None: 4, "shutdown": 1, "scored": 1}
     again.shutdown()
-
-
-def test_wrapped_processor() -> None:
-    """A hand-made provider takes our processor in place of the one it wraps."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    handle = instrument(
-        wrap=BatchSpanProcessor(exporter), tracer_provider=provider, **usual_options()
-    )
-    assert handle.processor is not None
-    provider.add_span_processor(handle.processor)
-    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-    assert handle.flush()
-    assert statuses(exporter) == {"scored": 1, None: 2}
-    handle.shutdown()
-    provider.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -180,25 +144,6 @@ def test_without_spans_the_callers_span_carries_the_scores() -> None:
     assert told == {"one": "scored", "two": None}
     assert len(found) == 4
     handle.shutdown()
-
-
-def test_a_failing_sink_disturbs_nobody() -> None:
-    """A sink that raises is counted; the span and the other sinks are unaffected."""
-
-    class Broken:
-        def __call__(self, evaluation: Evaluation) -> None:
-            raise ValueError(str(len(evaluation.scores)))
-
-    found: list[Evaluation] = []
-    with running(sinks=[Broken(), found.append], raise_errors=False) as app:
-        app.run_turns(1)
-        assert app.handle.flush()
-        app.stop()
-        (span,) = app.receiver.spans()
-        errors = [p for p in app.receiver.metrics() if p.name == "rag.evaluation.internal_errors"]
-    assert span.attributes["rag.evaluation.status"] == "scored"
-    assert len(found) == 1
-    assert [(p.attributes["place"], p.value) for p in errors] == [("sink", 1)]
 
 
 def test_handlers_share_the_pipeline_of_the_global_provider(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from pipeline import SOURCES, GatedJudge, Source, good_judge, running, turns_counted
+from pipeline import SOURCES, GatedJudge, Source, running, turns_counted
 from rag_eval_otel import Evaluation
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
@@ -75,23 +74,6 @@ def test_everything_else_of_the_span_is_kept(protocol: str) -> None:
     assert arrived.attributes["rag.evaluation.status"] == "skipped"
     assert arrived.attributes["rag.evaluation.reason"] == "error"
     assert arrived.scope == "app"
-
-
-def test_other_spans_are_not_delayed() -> None:
-    """While a turn waits for its judge, its children and other spans arrive, pointing at it."""
-    judge = GatedJudge()
-    with running(judge=judge) as app:
-        root = app.start_turn()
-        child = app.tracer.start_span("child", context=set_span_in_context(root))
-        child.end()
-        root.end()
-        app.providers.tracer_provider._active_span_processor._span_processors[0].force_flush()  # noqa: SLF001
-        (arrived,) = app.receiver.wait_for_spans(1)
-        assert arrived.name == "child"
-        assert arrived.parent_span_id == root.get_span_context().span_id
-        judge.open()
-        assert app.handle.flush()
-        assert {span.name for span in app.receiver.wait_for_spans(2)} == {"child", "turn"}
 
 
 @SOURCES
@@ -192,24 +174,6 @@ def test_shutdown_gives_evaluations_without_a_span_their_grace(spans: str) -> No
         stopping.join()
         assert turns_counted(app.receiver) == {("scored", None): 2}
         assert len(app.receiver.logs()) == 8
-
-
-def test_spans_of_the_judges_threads_go_nowhere() -> None:
-    """A span that a blocking call of the judge makes is not the application's."""
-
-    class Blocking:
-        model = "blocking"
-
-        async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, lambda: app.tracer.start_span("POST /v1").end())
-            return await good_judge().reply(tasks)
-
-    with running(judge=Blocking()) as app:
-        app.run_turns(1)
-        assert app.handle.flush()
-        app.stop()
-        assert [span.name for span in app.receiver.spans()] == ["turn 0"]
 
 
 @SOURCES

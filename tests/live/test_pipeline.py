@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from live import App, attached, generated
-from parallel import forking, in_child
 from rag_eval_otel import Evaluation
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.trace import TraceLimits
@@ -155,26 +154,3 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
         app.handle.flush(0.5)
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
         assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
-
-
-@pytest.mark.slow
-@forking
-def test_a_fork_in_the_middle_of_a_turn() -> None:
-    """The turn is the parent's: the child has nothing of it, and scores its own."""
-    with attached() as app:
-        chain = app.chain(1)
-        app.retrieve(1, chain)
-        app.pipeline.sweep()
-        assert in_child(lambda: _child(app))
-        app.generate(1, chain)
-        chain.end()
-        assert app.handle.flush()
-        assert app.status_of(chain) == "scored"
-        assert app.counted() == {SCORED: 1}
-
-
-def _child(app: App) -> bool:
-    if len(app.store.traces) or app.store.collecting_size or len(app.pipeline.store):
-        return False
-    own = app.turn(2)
-    return app.handle.flush(20) and app.status_of(own) == "scored"

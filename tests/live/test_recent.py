@@ -59,6 +59,7 @@ class GatedMeasurement:
     """Evaluates when it is told to."""
 
     judge = SimpleNamespace(model="m")
+    budget, explanations = None, False
 
     def __init__(self) -> None:
         self.calls, self.go_on = 0, Future[None]()
@@ -105,7 +106,7 @@ def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
     async def use() -> None:
         first = asyncio.ensure_future(shared.of(SAMPLE))
         await asyncio.sleep(0)
-        assert in_child(lambda: not shared._under_way)  # noqa: SLF001
+        assert in_child(lambda: not shared._known)  # noqa: SLF001
         measurement.go_on.set_result(None)
         await first
 

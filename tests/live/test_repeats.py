@@ -18,7 +18,6 @@ from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.live.scorer import Evaluations, build_measurement
 from rag_eval_otel.metrics.custom import Guideline
-from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
 from rag_eval_otel.types import Evaluation, Score, Usage
 
@@ -55,7 +54,9 @@ def evaluations(
 
 
 def evaluated(shared: Evaluations, sample: Sample = SAMPLE) -> Evaluation:
-    return asyncio.run(shared.of(sample))
+    found = asyncio.run(shared.of(sample))
+    assert found is not None
+    return found
 
 
 def exported(evaluation: Evaluation) -> list[tuple[object, ...]]:
@@ -137,14 +138,11 @@ def test_kept_scores_are_used_when_the_budget_is_spent() -> None:
     """They cost nothing; a turn that is not known is skipped."""
     judge = verdicts()
     budget = Budget(limits_of("2 requests/day", where="budget"))
-    spending = Evaluations(build_measurement(config(judge)), budget=budget, max_kept=9)
-    first = asyncio.run(spending.of(SAMPLE, Sampling()))
+    spending = Evaluations(replace(build_measurement(config(judge)), budget=budget), max_kept=9)
+    first = evaluated(spending)
     assert budget.spent_limit is not None
-    second = asyncio.run(spending.of(SAMPLE, Sampling()))
-    assert isinstance(first, Evaluation)
-    assert isinstance(second, Evaluation)
-    assert exported(first) == exported(second)
-    assert asyncio.run(spending.of(replace(SAMPLE, answer="No."), Sampling())) == "budget"
+    assert exported(first) == exported(evaluated(spending))
+    assert asyncio.run(spending.of(replace(SAMPLE, answer="No."))) is None
     assert len(judge.requests) == 2
 
 

@@ -158,12 +158,3 @@ def test_all_texts_are_exported_where_asked(app: App) -> None:
     values = [str(v) for s in captured.spans for v in (s.attributes or {}).values()]
     texts = {text for t in app.truths for text in (t.question, *t.contexts, t.answer)}
     assert not [text for text in texts if not any(text in value for value in values)]
-
-
-@pytest.mark.slow
-@each_app
-def test_no_spans(app: App) -> None:
-    """With ``spans="none"`` there is no span, and none stands for a turn."""
-    captured, _ = ran(app, "none")
-    assert not captured.spans
-    assert not [span for span, _ in captured.turns if span.is_valid]

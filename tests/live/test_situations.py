@@ -234,7 +234,7 @@ def test_12_deadline_and_scores_at_once() -> None:
 
             def expire(app: App = app, start: threading.Barrier = start) -> None:
                 start.wait(PATIENCE)
-                for held in app.store.older():
+                for held in list(app.store.held.values()):
                     app.pipeline.clock.release(held, Ending("timeout"))
 
             thread = on_thread(expire)

@@ -5,42 +5,46 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
 
 from live import attached
 from rag_eval_otel import Config, Sample
-from rag_eval_otel.config import limits_of
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.live.scorer import Evaluations, build_budget, build_measurement
+from rag_eval_otel.export.metrics import InstrumentSink
+from rag_eval_otel.live.scorer import TurnScorer, build_budget
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock
+from rag_eval_otel.testing import FakeEmbedder, FakeJudge
+from rag_eval_otel.types import Evaluation
 
 SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
 METRIC = Guideline(guidelines="It is polite.", name="polite")
 
 
-def spending(clock: ManualClock, text: str) -> Evaluations:
-    judge = FakeJudge(lambda _: {"passing": True})
-    config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift=False)
-    measurement = build_measurement(config)
-    budget = Budget(limits_of(text, where="budget"), clock=clock)
-    return Evaluations(measurement, budget=budget)
+def scorer(budget: str, reply: object = None) -> TurnScorer:
+    judge = FakeJudge(lambda _: {"passing": True} if reply is None else reply)
+    embedder = FakeEmbedder({})
+    config = Config(judge=judge, embedder=embedder, metrics=[METRIC], drift=False, budget=budget)
+    return TurnScorer(config, instruments=InstrumentSink(MeterProvider()))
+
+
+def judged(by: TurnScorer, sample: Sample = SAMPLE) -> Evaluation | None:
+    return asyncio.run(by._judged(sample, Sampling()))  # noqa: SLF001
 
 
 def test_a_turn_in_the_middle_of_which_the_budget_ends_keeps_its_scores() -> None:
     """A turn all of whose requests were refused is skipped."""
-    one = spending(ManualClock(), "1 requests/day")
-    first = asyncio.run(one.of(SAMPLE, Sampling()))
-    assert not isinstance(first, str)
+    one = scorer("1 requests/day")
+    first = judged(one)
+    assert first is not None
     assert first.status == "scored"
-    assert asyncio.run(one.of(Sample(question="Whom?", answer="A."), Sampling())) == "budget"
+    assert judged(one, Sample(question="Whom?", answer="A.")) is None
 
 
 def test_wrong_budgets_are_refused_at_the_start() -> None:
     """A budget in money needs prices in its currency."""
     with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
-        spending(ManualClock(), "1 USD/day")
+        scorer("1 USD/day")
     with pytest.raises(ConfigError, match=r"is in EUR, but prices are in USD"):
         build_budget(Config(budget="5 EUR/day"))
     assert build_budget(Config()) is None
@@ -57,14 +61,8 @@ def test_offline_scoring_needs_no_budget() -> None:
 
 def test_what_was_paid_before_the_budget_ended_is_counted() -> None:
     """The turn has no score and is skipped, but its request was sent."""
-    clock, spent = ManualClock(), list[int]()
-    judge = FakeJudge(lambda _: {"nonsense": True})
-    config = Config(judge=judge, embedder=FakeEmbedder({}), metrics=[METRIC], drift=False)
-    budget = Budget(limits_of("1 requests/day", where="budget"), clock=clock)
-    one = Evaluations(
-        build_measurement(config),
-        budget=budget,
-        on_spent=lambda evaluation: spent.append(evaluation.usage.judge_requests),
-    )
-    assert asyncio.run(one.of(SAMPLE, Sampling())) == "budget"
-    assert spent == [1]
+    one = scorer("1 requests/day", {"nonsense": True})
+    spent: list[Evaluation] = []
+    one.instruments.count_cost = spent.append  # type: ignore[method-assign]
+    assert judged(one) is None
+    assert [each.usage.judge_requests for each in spent] == [1]

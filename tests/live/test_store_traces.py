@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
 import pytest
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from live import KIND, App, answered, asked, attached, generated, retrieved
 from rag_eval_otel.capture.trace import Trace, TraceLimits
@@ -162,36 +159,6 @@ def test_spans_that_never_end_are_not_kept_for_ever() -> None:
         kept = [span for spans in app.store.open_spans._open.values() for span in spans]  # noqa: SLF001
         assert len(kept) == KEPT_OPEN
         assert kept[-1] is alive[-1]
-
-
-class Counting(InMemorySpanExporter):
-    """Counts the spans of the trace that is too large, and keeps only those of others."""
-
-    count = 0
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        if spans[0].name in {"chain", "retriever", "llm"}:
-            return super().export(spans)
-        self.count += len(spans)
-        return SpanExportResult.SUCCESS
-
-
-@pytest.mark.slow
-def test_a_trace_of_a_hundred_thousand_spans() -> None:
-    """It is given up and counted, once; every span is exported, and nothing of it is kept."""
-    counting = Counting()
-    with attached(exporter=counting) as app:
-        root = app.step("AGENT")
-        for _ in range(MANY):
-            app.step("TOOL", root).end()
-        assert app.store.collecting_size == 0
-        root.end()
-        assert app.handle.flush()
-        assert counting.count == MANY + 1
-        assert app.counted() == {("skipped", "evicted"): 1}
-        chain = app.turn()  # and the next trace is scored
-        assert app.handle.flush()
-        assert app.status_of(chain) == "scored"
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def run_two(captured: Capture, number: int = 1) -> None:
 
 
 def release_all(captured: Capture, status: Any) -> None:
-    for held in captured.pipeline.store.older():
+    for held in list(captured.pipeline.store.held.values()):
         captured.pipeline.clock.release(held, Ending(status))
 
 

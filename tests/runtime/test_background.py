@@ -18,11 +18,7 @@ from opentelemetry.instrumentation.utils import (
 )
 
 from parallel import forking, in_child
-from rag_eval_otel.runtime.threads import (
-    BackgroundEvaluator,
-    GivenUp,
-    Workers,
-)
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Workers
 
 
 async def _nothing() -> None:
@@ -379,3 +375,14 @@ def test_without_threads_the_call_is_made_here(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert asyncio.run(Workers(1).run(threading.current_thread)) is threading.current_thread()
+
+
+def test_a_call_that_hangs_leaves_a_thread_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At exit no thread can be started: two that were prepared serve a flush and the sinks."""
+    workers, gate = Workers(), threading.Event()
+    assert workers.prepare(2)
+    monkeypatch.setattr(threading.Thread, "start", None)
+    hanging = workers.submit(gate.wait, 60)
+    assert workers.wait_for(lambda: True, 60)
+    gate.set()
+    assert hanging.result(60)
