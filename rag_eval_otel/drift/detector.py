@@ -170,11 +170,6 @@ class BettingDetector:
         """
         return math.log10(max(self._evidence.value, 1.0)) if self._evidence else 0.0
 
-    @property
-    def since(self) -> int:
-        """The index of the first score on which the evidence is based; else of the next score."""
-        return self._evidence.since(count=self.count) if self._evidence else self.count
-
     def update(self, score: float | None) -> bool:
         """Compare ``score`` with the baseline, or learn from it; return True if it raises an alarm.
 

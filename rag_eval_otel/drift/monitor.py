@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +16,6 @@ from rag_eval_otel.drift.detector import (
     FORMAT,
     Alarm,
     BettingDetector,
-    Direction,
     check_target,
     valid_score,
 )
@@ -29,7 +28,7 @@ from rag_eval_otel.types import Evaluation, SpanRef
 
 _MAX_LENGTH = math.log1p(20_000)  # characters
 _MAX_STREAMS = 50 * 200  # 50 metrics of 200 services
-_MAX_TURNS = 5
+_KEPT_TURNS, _MAX_TURNS = 50, 5  # of a stream, and in an alarm
 
 Cause = Literal["judge", "system", "unknown"]
 """What caused a change of scores: the judge, or the system that answers; see `drift.canary`."""
@@ -58,7 +57,7 @@ class WorstTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """An alarm with its stream of scores, its cause, and the worst answers since the change."""
+    """An alarm with its stream of scores, its cause, and the worst of the last answers."""
 
     stream: Stream
     alarm: Alarm
@@ -151,37 +150,24 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
         yield "answer_length", "", min(1.0, math.log1p(evaluation.answer_length) / _MAX_LENGTH)
 
 
-_Turn: TypeAlias = "tuple[float, int, SpanRef | None]"
-"""A score, its negative index, so that the latest of equal scores is first, and its span."""
-
-
 @dataclass(slots=True)
 class _StreamMonitor:
-    """The detector of a stream, and its turns with extreme scores since the evidence grows."""
+    """The detector of a stream, and its last turns with the indexes of their scores."""
 
     detector: BettingDetector
-    lowest: list[_Turn] = field(default_factory=list)
-    highest: list[_Turn] = field(default_factory=list)
+    turns: deque[tuple[int, WorstTurn]] = field(default_factory=lambda: deque(maxlen=_KEPT_TURNS))
 
     def update(self, value: float, span: SpanRef | None) -> Alarm | None:
-        detector, score = self.detector, valid_score(value)
+        score = valid_score(value)
         if score is not None:
-            index, since = detector.count, detector.since
-            self.lowest = _with_turn(self.lowest, (score, -index, span), since)
-            self.highest = _with_turn(self.highest, (-score, -index, span), since)
-        return detector.alarm if detector.update(value) else None
+            self.turns.append((self.detector.count, WorstTurn(score=score, span=span)))
+        return self.detector.alarm if self.detector.update(value) else None
 
-    def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
-        """Return up to five turns since ``onset`` with the lowest scores; after a rise, highest."""
-        sign, turns = (-1, self.highest) if direction == "up" else (1, self.lowest)
-        return tuple(
-            WorstTurn(score=sign * score, span=span) for score, at, span in turns if -at >= onset
-        )
-
-
-def _with_turn(turns: list[_Turn], turn: _Turn, since: int) -> list[_Turn]:
-    turns = [kept for kept in (*turns, turn) if -kept[1] >= since]
-    return sorted(turns, key=itemgetter(0, 1))[:_MAX_TURNS]
+    def worst_since(self, alarm: Alarm) -> tuple[WorstTurn, ...]:
+        """Return the turns since the onset with the lowest scores; after a rise, the highest."""
+        turns = [turn for index, turn in reversed(self.turns) if index >= alarm.onset]
+        turns.sort(key=attrgetter("score"), reverse=alarm.direction == "up")
+        return tuple(turns[:_MAX_TURNS])
 
 
 class DriftMonitor:
@@ -210,7 +196,7 @@ class DriftMonitor:
         self._capacity = capacity
         self._cause: Callable[[Stream], Cause] = lambda _: "unknown"
         self._create_lock()
-        call_in_child(self._create_lock)
+        call_in_child(self._create_lock)  # another thread may hold the lock at a fork
         self._streams: OrderedDict[Stream, _StreamMonitor] = OrderedDict()
         self._versions: dict[tuple[str, str], str] = {}  # the last one, by service and name
         self._restored: dict[Stream, Mapping[str, Any]] = {}
@@ -259,8 +245,7 @@ class DriftMonitor:
             monitor = self._streams[stream]
             alarm = monitor.update(value, span)
             if alarm is not None:
-                worst = monitor.worst_since(alarm.onset, direction=alarm.direction)
-                cause = self._cause(stream)
+                cause, worst = self._cause(stream), monitor.worst_since(alarm)
                 reports.append(Drift(stream=stream, alarm=alarm, cause=cause, worst=worst))
         return reports
 

@@ -22,7 +22,7 @@ from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.attributes import EventSink
 from rag_eval_otel.export.backends.delivery import BackendSink
-from rag_eval_otel.export.drift import DriftSink, DriftTelemetry
+from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import OVERALL, InstrumentSink, Stats
 from rag_eval_otel.live.doctor import report_at_exit
 from rag_eval_otel.live.pipeline import Pipeline
@@ -469,6 +469,7 @@ def build_sinks(
     resource = getattr(getattr(provider, "resource", None), "attributes", {})
     yield DriftSink(
         DriftOptions() if config.drift is True else cast("DriftOptions", config.drift),
-        DriftTelemetry(meter_provider=meters, logger_provider=logs),
+        meter_provider=meters,
+        logger_provider=logs,
         service=str(resource.get("service.name", "")),
     )

@@ -20,8 +20,8 @@ from drifts import drifted
 from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config, limits_of
-from rag_eval_otel.drift import DriftMonitor
-from rag_eval_otel.export.drift import DriftTelemetry
+from rag_eval_otel.drift import DriftOptions
+from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint
@@ -58,11 +58,9 @@ def measured() -> Iterator[Metric]:
     sink.watch_budget(budget.observe_left)
     scores = (Score(name="faithfulness", value=1.0, cost=0.5),)
     offline = Evaluation(scores=scores, judge="lexical", sampling=Sampling(stage="offline"))
-    drift = DriftTelemetry(meter_provider=meters)
+    drift = DriftSink(DriftOptions(), meter_provider=meters)
     drift.report(drifted())
-    monitor = DriftMonitor(drift.report)
-    monitor.update(drifted().stream, 0.5)
-    drift.observe(monitor)
+    drift.monitor.update(drifted().stream, 0.5)
     sink(
         Evaluation(
             span=INVALID_SPAN_CONTEXT,
