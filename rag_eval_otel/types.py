@@ -305,7 +305,6 @@ class Evaluation:
     - ``answer_length``: the characters of the answer, if the sample is from a live application.
     - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
-    - ``service``: the service of the span, if one process evaluates the spans of several services.
     """
 
     scores: tuple[Score, ...]
@@ -322,7 +321,6 @@ class Evaluation:
     label_metrics: frozenset[str] | None = None
     sampling: Sampling | None = None
     offline: Evaluation | None = None
-    service: str | None = None
     is_span_missed: bool = False
 
     def __getitem__(self, name: str) -> Score:

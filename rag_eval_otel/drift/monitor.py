@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -23,11 +23,10 @@ from rag_eval_otel.drift.evidence import Directions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import cause_of, log
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.types import Evaluation, SpanRef
 
 _MAX_LENGTH = math.log1p(20_000)  # characters
-_MAX_STREAMS = 50 * 200  # 50 metrics of 200 services
+_MAX_STREAMS = 10_000  # whose states are saved; old versions of metrics are the first
 _KEPT_TURNS, _MAX_TURNS = 50, 5  # of a stream, and in an alarm
 
 Cause = Literal["judge", "system", "unknown"]
@@ -178,8 +177,7 @@ class DriftMonitor:
     another measurement and not a drift. It is called on the thread that adds the score.
 
     ``make`` returns the detector for a stream. ``service`` is the name of the service that emits
-    the evaluations. If there are more than ``capacity`` streams, the least recently used one is
-    removed, with a warning in the log. A monitor is thread-safe.
+    the evaluations. A monitor is thread-safe.
     """
 
     def __init__(
@@ -188,19 +186,16 @@ class DriftMonitor:
         *,
         make: Callable[[Stream], BettingDetector] | None = None,
         service: str = "",
-        capacity: int = _MAX_STREAMS,
     ) -> None:
         self.report = report
         self._make = make or DriftOptions().make_detector
         self.service = service
-        self._capacity = capacity
         self._cause: Callable[[Stream], Cause] = lambda _: "unknown"
         self._create_lock()
         call_in_child(self._create_lock)  # another thread may hold the lock at a fork
-        self._streams: OrderedDict[Stream, _StreamMonitor] = OrderedDict()
+        self._streams: dict[Stream, _StreamMonitor] = {}
         self._versions: dict[tuple[str, str], str] = {}  # the last one, by service and name
         self._restored: dict[Stream, Mapping[str, Any]] = {}
-        self._warnings = LimitedLog()
 
     def _create_lock(self) -> None:
         self._lock = threading.RLock()
@@ -214,10 +209,9 @@ class DriftMonitor:
 
         An exception of the function ``report`` is raised again after all reports.
         """
-        service = self.service if evaluation.service is None else evaluation.service
         reports: list[Report] = []
         for name, version, value in monitored_values(evaluation):
-            stream = Stream(service=service, name=name, version=version)
+            stream = Stream(service=self.service, name=name, version=version)
             reports += self._add(stream, value, evaluation.span)
         self._report_all(reports)
 
@@ -239,26 +233,12 @@ class DriftMonitor:
                 self._versions[stream.service, stream.name] = stream.version
                 if previous != stream.version:
                     reports.append(NewBaseline(stream=stream, previous=previous))
-                if len(self._streams) > self._capacity:
-                    self._remove_oldest()
-            self._streams.move_to_end(stream)
             monitor = self._streams[stream]
             alarm = monitor.update(value, span)
             if alarm is not None:
                 cause, worst = self._cause(stream), monitor.worst_since(alarm)
                 reports.append(Drift(stream=stream, alarm=alarm, cause=cause, worst=worst))
         return reports
-
-    def _remove_oldest(self) -> None:
-        removed, _ = self._streams.popitem(last=False)
-        if self._versions.get((removed.service, removed.name)) == removed.version:
-            del self._versions[removed.service, removed.name]
-        text = (
-            "drift: there are more than %d streams of scores; removed the least recently used one,"
-            " %s of %s"
-        )
-        service = removed.service or "unknown service"
-        self._warnings.write("removed", text, self._capacity, removed.name, service)
 
     def evidence(self) -> list[tuple[Stream, float]]:
         """Return each stream with the `BettingDetector.log10_evidence` of a change."""
@@ -272,7 +252,7 @@ class DriftMonitor:
             for stream, monitor in self._streams.items():
                 states[stream] = monitor.detector.to_state()
         streams = [asdict(stream) | {"detector": state} for stream, state in states.items()]
-        return {"format": FORMAT, "streams": streams[-self._capacity :]}
+        return {"format": FORMAT, "streams": streams[-_MAX_STREAMS:]}
 
     def restore(self, state: Any) -> None:
         """Continue from ``state``, which `to_state` returned in an earlier process.

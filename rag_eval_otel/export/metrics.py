@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -285,26 +285,21 @@ class Agreement:
 
 
 _LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
-_MOST_NAMES = 100  # of models, services, or feedback, in attributes of metrics
-_NAME_LENGTH = 128  # characters of such a name: more than services and models have
+_MOST_NAMES = 100  # of models or feedback, in attributes of metrics
+_NAME_LENGTH = 128  # characters of such a name: more than models have
 
 
 class InstrumentSink:
     """Record scores and durations in histograms, and turns, requests and failures in counters.
 
-    The counter ``rag.evaluation.turns`` counts every turn exactly once. ``services`` always have
-    series of their own, however many other services there are.
+    The counter ``rag.evaluation.turns`` counts every turn exactly once.
     """
 
-    def __init__(
-        self, meter_provider: MeterProvider | None = None, *, services: Collection[str] = ()
-    ) -> None:
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         self.tally = Tally()
-        self._services = frozenset(services)
         self._names: dict[str, set[str]] = {}
         self._meter_provider = meter_provider
-        self._meters = Meters(meter_provider)
-        self._record = self._meters.record
+        self._record = Meters(meter_provider).record
 
     def __call__(self, evaluation: Evaluation) -> None:
         self.record(evaluation)
@@ -406,15 +401,9 @@ class InstrumentSink:
         add_gauges(self._meter_provider, method.__self__, {semconv.BUDGET_LEFT: method.__func__})
 
     def _source(self, evaluation: Evaluation) -> dict[str, str]:
-        """Return the attributes that name the judge's model, and the service if it is known."""
+        """Return the attribute that names the judge's model."""
         model = self._limited("judge", exportable(evaluation.judge or ""))
-        source = {semconv.EVALUATION_JUDGE: model} if model else {}
-        service = evaluation.service
-        if service is not None:
-            is_named = service in self._services
-            name = service if is_named else self._limited("service", service)
-            source[semconv.SERVICE_NAME] = name
-        return source
+        return {semconv.EVALUATION_JUDGE: model} if model else {}
 
     def _limited(self, kind: str, name: str) -> str:
         """Return ``name``, cut; ``other`` after 100 names, each of which makes new series."""

@@ -136,21 +136,6 @@ def test_an_exception_of_a_report_does_not_prevent_others() -> None:
     assert sorted(told) == ["a", "b"]
 
 
-def test_the_number_of_streams_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """The least recently used stream is removed, and a warning is logged."""
-    monitor, reports = watch(capacity=100)
-    for service in range(30):
-        for name in range(5):
-            monitor.update(Stream(service=str(service), name=str(name)), 0.5)
-    assert len(dict(monitor.evidence())) == 100
-    assert not reports
-    (record,) = caplog.records
-    assert (
-        "more than 100 streams of scores; removed the least recently used one, 0 of 0"
-        in record.getMessage()
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

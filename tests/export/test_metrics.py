@@ -112,22 +112,15 @@ def test_money_is_counted_by_metric_and_judge() -> None:
     assert [p.value for p in found["rag.evaluation.embedding.tokens"]] == [7]
 
 
-def test_services_of_the_configuration_always_have_a_label() -> None:
-    """Beyond 100 names of others, a named service is told apart; long names are cut."""
+def test_the_names_of_judges_are_limited() -> None:
+    """After 100 names, others share a series; long names are cut."""
     reader = InMemoryMetricReader()
-    sink = InstrumentSink(MeterProvider([reader]), services=["shop"])
-    others = [f"{number} " + "x" * 1000 for number in range(150)]
-    for service in (*others, "shop"):
-        sink(Evaluation(scores=(OK,), service=service))
-    data = reader.get_metrics_data()
-    assert data is not None
-    metrics = data.resource_metrics[0].scope_metrics[0].metrics
-    points = next(m for m in metrics if m.name == "rag.evaluation.score").data.data_points
-    assert {str(one.attributes["service.name"]) for one in points} == {
-        *(name[:128] for name in others[:100]),
-        "shop",
-        "other",
-    }
+    sink = InstrumentSink(MeterProvider([reader]))
+    judges = [f"{number} " + "x" * 1000 for number in range(150)]
+    for judge in judges:
+        sink(Evaluation(scores=(OK,), judge=judge))
+    found = {name for _, name, _ in points(reader)["rag.evaluation.score"]}
+    assert found == {*(name[:128] for name in judges[:100]), "other"}
 
 
 class Queue:
