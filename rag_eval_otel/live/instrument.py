@@ -16,7 +16,7 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_p
 from rag_eval_otel.capture.logs import log_tap
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
-from rag_eval_otel.drift.canary import Canary, CanaryMonitor
+from rag_eval_otel.drift.canary import Canary
 from rag_eval_otel.drift.monitor import DriftOptions
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
@@ -144,17 +144,16 @@ class Handle:
             raise ConfigError(
                 "a canary set needs drift=True: its alarms are reported with those of live scores"
             )
-        measurement = build_measurement(self.config)
-        comparison = CanaryMonitor(monitor.report, rows=len(samples), service=monitor.service)
         canary = Canary(
             samples,
-            measurement.of,
-            monitor=comparison,
+            build_measurement(self.config).of,
+            monitor.report,
             edge=pipeline.edge("canary"),
             is_over=lambda: pipeline.evaluator.is_closed,
+            service=monitor.service,
         )
         canary.start(minutes)
-        monitor.explain(comparison.cause)
+        monitor.explain(canary.cause)
         return canary
 
     def flush(self, timeout: float = 30.0) -> bool:
