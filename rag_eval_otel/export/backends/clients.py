@@ -214,31 +214,25 @@ class LangSmith:
 # --- Langfuse -------------------------------------------------------------------------------------
 
 LANGFUSE_KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
-LANGFUSE_ADDRESSES: Final = ("LANGFUSE_BASE_URL", "LANGFUSE_HOST")
-
-
-def langfuse_client() -> Any:
-    """Return the API client; the class `langfuse.Langfuse` would add an exporter of spans."""
-    public, secret = (first_set([name]) for name in LANGFUSE_KEYS)
-    return import_module("langfuse.api").LangfuseAPI(
-        base_url=first_set(LANGFUSE_ADDRESSES) or "https://cloud.langfuse.com",
-        username=public,
-        password=secret,
-        x_langfuse_public_key=public,
-    )
-
-
-def langfuse_errors() -> tuple[type[Exception], ...]:
-    """Return the types of errors that the client raises."""
-    return import_module("langfuse.api.core").ApiError, import_module("httpx").TransportError
 
 
 class Langfuse:
     """Langfuse: a score, with our id, of the observation of the span, and one for the label."""
 
     def __init__(self) -> None:
-        self._errors = langfuse_errors()
-        self._client = langfuse_client()
+        self._errors = (
+            import_module("langfuse.api.core").ApiError,
+            import_module("httpx").TransportError,
+        )
+        public, secret = (first_set([name]) for name in LANGFUSE_KEYS)
+        # Not the class `langfuse.Langfuse`, which would add an exporter of spans.
+        self._client = import_module("langfuse.api").LangfuseAPI(
+            base_url=first_set(["LANGFUSE_BASE_URL", "LANGFUSE_HOST"])
+            or "https://cloud.langfuse.com",
+            username=public,
+            password=secret,
+            x_langfuse_public_key=public,
+        )
         self._environment = first_set(["LANGFUSE_TRACING_ENVIRONMENT"])
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:

@@ -1,8 +1,7 @@
 """`BackendSink` queues the annotations of a pipeline for each of its backends.
 
-A `Delivery` sends the annotations for one backend in batches, on a thread of its own. Its queue is
-bounded in items and bytes. A batch that fails is sent again after a pause, which grows with each
-failure and has jitter. Each annotation ends in exactly one `Outcome`.
+A batch that fails is sent again after a pause, which grows with each failure and has jitter. Each
+annotation ends in exactly one `Outcome`.
 """
 
 from __future__ import annotations
@@ -85,7 +84,10 @@ class _Entry:
 
 
 class Delivery:
-    """Send annotations to the backend ``name``, on a thread that also calls ``connect()``."""
+    """Send annotations to the backend ``name``, on a thread that also calls ``connect()``.
+
+    The queue is bounded in items and bytes; annotations are sent in batches.
+    """
 
     def __init__(
         self,
@@ -99,11 +101,8 @@ class Delivery:
         jitter: Callable[[], float] = _JITTER.random,
     ) -> None:
         self.name = name
-        self._connect = connect
-        self._report = report
-        self._limits = limits or Limits()
-        self._clock = clock
-        self._jitter = jitter
+        self._connect, self._report, self._limits = connect, report, limits or Limits()
+        self._clock, self._jitter = clock, jitter
         self._edge = Edge(f"backend {name}", on_error=on_error)
         self._log = LimitedLog()
         self._is_closed = False
@@ -117,9 +116,7 @@ class Delivery:
         self._sending: dict[int, _Entry] = {}
         self.size = 0
         """About how many bytes the annotations in the queue take in memory."""
-        self._next = 0
-        self._flushes = 0
-        self._failures = 0
+        self._next = self._flushes = self._failures = 0
         self._paused_until = 0.0
         self._batch = self._limits.batch
         self._last_error = ""
@@ -251,8 +248,9 @@ class Delivery:
             if errors is not None:
                 self._set_pace(refused)
             for number, entry in batch.items():
-                error = None if errors is None else errors.get(entry.annotation.id)
-                outcome = "internal" if errors is None else self._outcome(entry, error)
+                outcome: Outcome | None = "internal"
+                if errors is not None:
+                    outcome = self._outcome(entry, errors.get(entry.annotation.id))
                 if outcome is None:
                     self._waiting[number] = entry
                 else:
@@ -318,41 +316,35 @@ class Delivery:
 
 _CLIENTS = "rag_eval_otel.export.backends.clients"
 
+_NEEDS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
+    "phoenix": ("Phoenix", "arize-phoenix-client", ()),
+    "mlflow": ("MLflow", "mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
+    "langsmith": ("LangSmith", "langsmith", ()),
+    "langfuse": ("Langfuse", "langfuse", LANGFUSE_KEYS),
+    "opik": ("Opik", "opik", ()),
+}
+"""The class of a backend, the package of its client, and the variables that the client needs."""
+
 BACKENDS = Registry(
-    kind="backend",
-    built_in={
-        name.lower(): f"{_CLIENTS}:{name}"
-        for name in ("Phoenix", "MLflow", "LangSmith", "Langfuse", "Opik")
-    },
+    kind="backend", built_in={name: f"{_CLIENTS}:{row[0]}" for name, row in _NEEDS.items()}
 )
 """Finds the class of a backend. Its instances are clients (see `annotation.Client`)."""
 
 
-_NEEDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "phoenix": ("arize-phoenix-client", ()),
-    "mlflow": ("mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
-    "langsmith": ("langsmith", ()),
-    "langfuse": ("langfuse", LANGFUSE_KEYS),
-    "opik": ("opik", ()),
-}
-"""The package of a backend's client, and the variables without which the client cannot work."""
-
-
-def check_backends(names: Iterable[str]) -> None:
+def _check(names: Iterable[str]) -> None:
     """Raise an error for an unknown backend, a missing package or variable; import nothing."""
     for name in names:
         BACKENDS.find(name)
-        if name not in _NEEDS:
-            continue
-        package, variables = _NEEDS[name]
-        try:
-            distribution(package)
-        except PackageNotFoundError:
-            raise MissingDependencyError(package, extra=name) from None
-        missing = [variable for variable in variables if first_set([variable]) is None]
-        if missing:
-            msg = f"the backend {name!r} needs the variable {' and '.join(missing)}"
-            raise ConfigError(msg)
+        if name in _NEEDS:
+            _, package, variables = _NEEDS[name]
+            try:
+                distribution(package)
+            except PackageNotFoundError:
+                raise MissingDependencyError(package, extra=name) from None
+            missing = [variable for variable in variables if first_set([variable]) is None]
+            if missing:
+                msg = f"the backend {name!r} needs the variable {' and '.join(missing)}"
+                raise ConfigError(msg)
 
 
 class BackendSink:
@@ -371,28 +363,27 @@ class BackendSink:
         meter_provider: MeterProvider | None = None,
         limits: Limits | None = None,
     ) -> None:
-        check_backends(names)
+        _check(names)
         self._meters = Meters(meter_provider)
         self.ended: Counter[tuple[str, Outcome]] = Counter()
-        self._asking = asking
-        self._explanations = explanations
+        self._annotations_of = partial(annotations_of, asking=asking, explanations=explanations)
         self.deliveries = tuple(
             Delivery(
                 partial(BACKENDS.make, name),
                 name=name,
                 report=partial(self._count, name),
-                on_error=self._count_error,
+                on_error=lambda place: self._meters.record(
+                    semconv.ERRORS, 1, {semconv.PLACE: place}
+                ),
                 limits=limits,
             )
             for name in dict.fromkeys(names)
         )
-        sources = {semconv.BACKEND_QUEUED: BackendSink._observe_queues}
-        add_gauges(meter_provider, self, sources)
+        add_gauges(meter_provider, self, {semconv.BACKEND_QUEUED: BackendSink._observe_queues})
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Queue the scores of ``evaluation``; the backends get them later."""
-        own = annotations_of(evaluation, asking=self._asking, explanations=self._explanations)
-        annotations = tuple(own)
+        annotations = tuple(self._annotations_of(evaluation))
         for delivery in self.deliveries:
             delivery.put(annotations)
 
@@ -411,9 +402,6 @@ class BackendSink:
     def close(self) -> None:
         for delivery in self.deliveries:
             delivery.close()
-
-    def _count_error(self, place: str) -> None:
-        self._meters.record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def _count(self, name: str, outcome: Outcome, number: int) -> None:
         self.ended[name, outcome] += number

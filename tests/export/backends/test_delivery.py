@@ -420,10 +420,10 @@ def test_a_backend_that_is_not_known_is_refused(names: Any, told: str) -> None:
 def test_a_missing_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the command that installs it, or the variable that is missing."""
     needs: dict[str, Any] = sinks._NEEDS  # type: ignore[assignment]  # noqa: SLF001
-    monkeypatch.setitem(needs, "phoenix", ("pytest", ("PHOENIX_NO_SUCH_KEY",)))
+    monkeypatch.setitem(needs, "phoenix", ("Phoenix", "pytest", ("PHOENIX_NO_SUCH_KEY",)))
     with pytest.raises(ConfigError, match="needs the variable PHOENIX_NO_SUCH_KEY"):
         BackendSink(["phoenix"])
-    monkeypatch.setitem(needs, "phoenix", ("no-such-package", ()))
+    monkeypatch.setitem(needs, "phoenix", ("Phoenix", "no-such-package", ()))
     with pytest.raises(MissingDependencyError, match=r'pip install "rag-eval-otel\[phoenix\]'):
         BackendSink(["phoenix"])
 
