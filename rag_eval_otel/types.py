@@ -45,17 +45,8 @@ _NotRead = Literal["abandoned", "ambiguous", "error", "evicted", "partial", "tru
 SkipReason = Literal[_NotChosen, _NoPart, _NotRead, "redacted", "redaction_error"]
 """Why a turn was not evaluated at all."""
 
-HoldStatus = Literal[
-    "scored",
-    "partial",
-    "unscored",
-    "skipped",
-    "timeout",
-    "overload",
-    "flushed",
-    "shutdown",
-    "error",
-]
+_Scored = Literal["scored", "partial", "unscored", "error"]
+HoldStatus = Literal[_Scored, "skipped", "timeout", "overload", "flushed", "shutdown"]
 """The values of ``rag.evaluation.status`` on the exported span of a turn."""
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]
@@ -116,10 +107,8 @@ class Sample:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        texts = {"question": self.question, "answer": self.answer, "reference": self.reference}
-        for name, text in texts.items():
-            if name != "reference" or text is not None:
-                _require_text(f"Sample.{name}", text)
+        for name in ("question", "answer", *(["reference"] if self.reference is not None else [])):
+            _require_text(f"Sample.{name}", getattr(self, name))
         graded = self.relevant_ids.values() if isinstance(self.relevant_ids, Mapping) else ()
         changed = {
             "contexts": _contexts(self.contexts),
@@ -340,7 +329,7 @@ class Evaluation:
         return tuple((prefix, each) for prefix, each in pairs if each is not None)
 
     @property
-    def status(self) -> Literal["scored", "partial", "unscored", "error"]:
+    def status(self) -> _Scored:
         """Return whether the evaluation gave numbers.
 
         ``scored``: no metric failed, and at least one has a number, or there are none. ``partial``:

@@ -85,13 +85,13 @@ class DriftSink:
         stream = report.stream
         if isinstance(report, NewBaseline):
             text = f"{stream.name} is another measurement: its baseline is learned anew"
-            previous = (f"{semconv.EVALUATION_VERSION}.previous", report.previous)
-            attributes = [*_of_stream(stream), previous]
+            previous = {f"{semconv.EVALUATION_VERSION}.previous": report.previous}
+            attributes = {**_of_stream(stream), **previous}
             self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
         else:
             worst = report.worst[0].span if report.worst else None  # whose trace has the event
-            attributes, text = [*_of_drift(report)], str(report)
-            self._log.emit(semconv.DRIFT_EVENT, attributes, span=worst, body=text, is_warning=True)
+            found, text = _of_drift(report), str(report)
+            self._log.emit(semconv.DRIFT_EVENT, found, span=worst, body=text, is_warning=True)
             alarm = {
                 semconv.GEN_AI_EVALUATION_NAME: stream.name,
                 semconv.DRIFT_DIRECTION: report.alarm.direction,
@@ -132,26 +132,29 @@ class DriftSink:
         self.save()
 
 
-def _of_stream(stream: Stream) -> Iterator[tuple[str, AttributeValue]]:
-    yield semconv.GEN_AI_EVALUATION_NAME, stream.name
-    yield semconv.EVALUATION_VERSION, stream.version
+def _of_stream(stream: Stream) -> dict[str, AttributeValue]:
+    return {
+        semconv.GEN_AI_EVALUATION_NAME: stream.name,
+        semconv.EVALUATION_VERSION: stream.version,
+    }
 
 
-def _of_drift(drift: Drift) -> Iterator[tuple[str, AttributeValue]]:
+def _of_drift(drift: Drift) -> dict[str, AttributeValue | None]:
     alarm, prefix = drift.alarm, semconv.DRIFT_PREFIX
-    yield from _of_stream(drift.stream)
-    yield semconv.DRIFT_DIRECTION, alarm.direction
-    yield semconv.DRIFT_CAUSE, drift.cause
-    yield f"{prefix}.before", alarm.before
-    yield f"{prefix}.after", alarm.after
-    yield f"{prefix}.change", alarm.change
-    yield f"{prefix}.change_low", alarm.interval[0]
-    yield f"{prefix}.change_high", alarm.interval[1]
-    yield f"{prefix}.scores_since_onset", alarm.n
-    yield semconv.DRIFT_EVIDENCE, alarm.log10_evidence
-    ids = [f"{turn.span.trace_id:032x}" for turn in drift.worst if turn.span is not None]
-    if ids:
-        yield f"{prefix}.worst_traces", ids
+    return {
+        **_of_stream(drift.stream),
+        semconv.DRIFT_DIRECTION: alarm.direction,
+        semconv.DRIFT_CAUSE: drift.cause,
+        f"{prefix}.before": alarm.before,
+        f"{prefix}.after": alarm.after,
+        f"{prefix}.change": alarm.change,
+        f"{prefix}.change_low": alarm.interval[0],
+        f"{prefix}.change_high": alarm.interval[1],
+        f"{prefix}.scores_since_onset": alarm.n,
+        semconv.DRIFT_EVIDENCE: alarm.log10_evidence,
+        f"{prefix}.worst_traces": [f"{t.span.trace_id:032x}" for t in drift.worst if t.span]
+        or None,
+    }
 
 
 def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
