@@ -77,7 +77,6 @@ def attributes_of(texts: Texts) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def by_spans(texts: Texts, provider: TracerProvider) -> None:
-    """Write the spans of a turn."""
     *inner, (name, about) = attributes_of(texts)
     tracer = provider.get_tracer("openinference.instrumentation.fake")
     with tracer.start_as_current_span(name, attributes=about):

@@ -278,7 +278,6 @@ class OtlpReceiver:
             self._received.clear()
 
     def wait_for_spans(self, count: int, timeout: float = 10.0) -> list[ReceivedSpan]:
-        """Wait until ``count`` spans have arrived, and return all spans."""
         self.wait_for(lambda receiver: len(receiver.spans()) >= count, timeout)
         return self.spans()
 

@@ -63,7 +63,6 @@ class Recording:
 
 
 def load(path: Path) -> Recording:
-    """Read the recording in the JSON file at ``path``."""
     data = json.loads(path.read_text(encoding="utf-8"))
     limit = (data.get("env") or {}).get("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
     logs: dict[str | None, list[LogView]] = {}

@@ -97,7 +97,6 @@ def prometheus_names(name: str, unit: str, data: object) -> set[str]:
 
 
 def known_names() -> set[str]:
-    """Return the names of all series of the library and of the collector."""
     ours = [prometheus_names(m.name, m.unit, m.data) for m in measured()]
     histogram = {f"{semconv.SPAN_SCORE.replace('.', '_')}_{x}" for x in ("bucket", "count", "sum")}
     return set().union(*ours, histogram, {f"{semconv.SPAN_TURNS.replace('.', '_')}_total"})
@@ -144,7 +143,6 @@ def test_the_list_of_other_scales_is_complete(capsys: pytest.CaptureFixture[str]
 
 
 def dashboards() -> Iterator[dict[str, Any]]:
-    """Yield the dashboards."""
     for path in COLLECTOR.glob("grafana/dashboards/*.json"):
         yield json.loads(path.read_text(encoding="utf-8"))
 
@@ -180,7 +178,6 @@ def test_names_are_not_cut_in_narrow_panels() -> None:
 
 
 def compose() -> dict[str, Any]:
-    """Return the content of ``docker-compose.yaml``."""
     return yaml.safe_load((COLLECTOR / "docker-compose.yaml").read_text(encoding="utf-8"))
 
 

@@ -38,7 +38,6 @@ def records(question: str) -> list[dict[str, Any]]:
 
 
 def in_json(question: str) -> str:
-    """Return the pages as a JSON list of dicts."""
     return json.dumps(records(question))
 
 
@@ -100,7 +99,6 @@ def assert_each_scored(
 
 
 def assert_nothing_scored(watch: Watched, ask: Callable[[str], Any]) -> None:
-    """Assert that a turn is skipped."""
     run = watch.run(lambda: asyncio.run(ask(ASKED[0])))
     assert not run.truths
     assert {outcome for outcome, _ in run.outcomes} <= {"skipped"}

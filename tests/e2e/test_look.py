@@ -41,7 +41,6 @@ class Stack:
     since: float
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with a module or script that exports to the collector."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
         return subprocess.run(
             [sys.executable, *command],
@@ -80,7 +79,6 @@ def _shown(expression: str) -> str:
 
 @contextmanager
 def running_stack(folder: Path) -> Iterator[Stack]:
-    """Run the programs with the rules of a look around."""
     with ExitStack() as stack:
         backend = stack.enter_context(OtlpReceiver())
         webhook = Webhook()

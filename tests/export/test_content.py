@@ -41,20 +41,17 @@ STAYS = re.compile(
 
 @cache
 def stripped(path: Path) -> tuple[tuple[ReadableSpan, ReadableSpan], ...]:
-    """Return each span of a recording, and its exported form."""
     spans = map(ReplayedSpan, load(path).spans)
     return tuple((span, STRIP.shown(span)) for span in spans)
 
 
 def texts_of(path: Path) -> set[str]:
-    """Return the questions, contexts and answers of a recording."""
     truths = load(path).truths or ()
     texts = (t for truth in truths for t in (truth.question, truth.answer, *(truth.contexts or ())))
     return {text for text in texts if text and len(text) > len("a word")}
 
 
 def values_of(span: ReadableSpan) -> Iterator[tuple[str, str]]:
-    """Yield names and values, as text, of all attributes of a span and of its events."""
     for attributes in (span.attributes, *(event.attributes for event in span.events)):
         for name, value in (attributes or {}).items():
             yield name, value if isinstance(value, str) else json.dumps(value)
@@ -176,7 +173,6 @@ def test_similar_names_are_not_content(name: str) -> None:
 def span(
     attributes: Mapping[str, Any], events: Sequence[Any] = (), scope: str = "lib"
 ) -> ReplayedSpan:
-    """Return an ended span."""
     return ReplayedSpan(
         SpanRecord(
             name="step",
@@ -258,13 +254,11 @@ def run_turn(app: Pipeline) -> None:
 
 
 def speak(model: Span, side: str, role: str, text: str) -> None:
-    """Set the attributes of a message on a span."""
     model.set_attribute(f"llm.{side}_messages.0.message.role", role)
     model.set_attribute(f"llm.{side}_messages.0.message.content", text)
 
 
 def flush(app: Pipeline) -> None:
-    """Flush with a timeout of a millisecond."""
     assert app.handle.processor is not None
     app.handle.processor.force_flush(1)
 
@@ -311,7 +305,6 @@ class Noting(SpanProcessor):
 
 @contextmanager
 def wrapping(**options: Any) -> Iterator[tuple[Noting, Any]]:
-    """Wrap a processor that keeps its spans in a pipeline."""
     noting = Noting()
     handle = instrument(wrap=noting, judge=good_judge(), **options)
     yield noting, handle.processor
@@ -380,7 +373,6 @@ class OtherProvider:
 
 
 def recorded(name: str = "turn", **attributes: Any) -> ReadableSpan:
-    """Return an ended span of an application."""
     with TracerProvider().get_tracer("app").start_as_current_span(name) as span:
         span.set_attributes(attributes)
     assert isinstance(span, ReadableSpan)

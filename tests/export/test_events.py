@@ -32,7 +32,6 @@ class Noted:
 
 
 def emitted(evaluation: Evaluation) -> list[Mapping[str, Any]]:
-    """Return the attributes of the events that an event sink emits for ``evaluation``."""
     provider = Noted()
     EventSink(provider)(evaluation)  # type: ignore[arg-type]
     return provider.attributes
@@ -49,7 +48,6 @@ SCORED = Ending("scored", evaluation=Evaluation(scores=(OK, NORMAL), judge="m"))
 
 
 def ended(write: SpanScores | None = None) -> ReadableSpan:
-    """Return an ended span with an event, on which ``write`` has written scores before its end."""
     span = TracerProvider().get_tracer("app").start_span("turn")
     span.add_event("mine")
     if write is not None:

@@ -44,7 +44,6 @@ def test_outcomes_of_turns() -> None:
 
 
 def recorded(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the points that an instrument sink records for ``evaluation``, by instrument."""
     reader = InMemoryMetricReader()
     InstrumentSink(MeterProvider([reader]))(evaluation)
     data = reader.get_metrics_data()

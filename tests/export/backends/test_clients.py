@@ -52,8 +52,6 @@ Fake = Callable[..., None]
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Return a function that puts fake modules in the place of a client's."""
-
     def put(**modules: Any) -> None:
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name.replace("__", "."), module)
@@ -62,7 +60,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 def http_error(status: int, text: str = "", **headers: str) -> httpx.HTTPStatusError:
-    """Return the error of httpx for a response."""
     request = httpx.Request("POST", "http://there")
     response = httpx.Response(status, text=text, headers=headers, request=request)
     return httpx.HTTPStatusError(f"HTTP {status}", request=request, response=response)
@@ -135,7 +132,6 @@ class FakePhoenix:
 
 
 def phoenix(fake: Fake, *errors: Exception) -> tuple[Phoenix, FakePhoenix]:
-    """Return the backend and its fake client."""
     client = FakePhoenix(*errors)
     fake(phoenix__client=SimpleNamespace(Client=lambda: client))
     return Phoenix(), client
@@ -209,7 +205,6 @@ class FakeMLflow:
 
 
 def mlflow(fake: Fake) -> tuple[MLflow, FakeMLflow]:
-    """Return the backend and its fake client."""
     client = FakeMLflow()
     source = SimpleNamespace(AssessmentSource=lambda kind, by: (kind, by))
     fake(
@@ -281,7 +276,6 @@ def _forget() -> Iterator[None]:
 
 
 def langsmith(monkeypatch: pytest.MonkeyPatch, url: str, **environment: str) -> LangSmith:
-    """Return the backend with the real client, which sends to ``url``."""
     settings = {
         "LANGSMITH_ENDPOINT": url,
         "LANGSMITH_API_KEY": KEY,
@@ -357,7 +351,6 @@ def test_langsmith_refuses_invalid_feedback(
 def langfuse(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, answer: Callable[[list[Any]], Any]
 ) -> Langfuse:
-    """Return the backend; its fake client calls ``answer`` with the scores of a request."""
     monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "public")
     monkeypatch.setenv("LANGFUSE_SECRET_KEY", "secret")
     scores = SimpleNamespace(create=lambda *, request, request_options: answer(request))
@@ -420,7 +413,6 @@ class FakeOpik:
 
 
 def opik(fake: Fake, *known: int) -> tuple[Opik, FakeOpik]:
-    """Return the backend and its fake client."""
     client = FakeOpik(set(known))
     fake(
         opik=SimpleNamespace(Opik=lambda **_: client),

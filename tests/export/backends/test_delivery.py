@@ -31,7 +31,6 @@ LIMITS = Limits(linger=1.0)
 
 
 def annotation(number: int = 1, name: str = "faithfulness") -> Annotation:
-    """Return an annotation on the span ``number``."""
     return Annotation(name=name, trace_id=7, span_id=number, value=0.5, kind="LLM")
 
 
@@ -344,7 +343,6 @@ __all__ = ["acme"]  # a fixture
 
 
 def expected(app: App) -> Counter[tuple[int | None, str, float | None]]:
-    """Return the scores on the exported spans, and the overall labels."""
     found: Counter[tuple[int | None, str, float | None]] = Counter()
     for span in app.exported():
         attributes: Any = span.attributes or {}
@@ -357,7 +355,6 @@ def expected(app: App) -> Counter[tuple[int | None, str, float | None]]:
 
 
 def outcomes(app: App) -> dict[Any, int]:
-    """Return the counter of scores by outcome and reason."""
     points = app.points("rag.evaluation.backend.scores")
     assert all(point.attributes["backend"] == "acme" for point in points)
     return {
