@@ -157,18 +157,15 @@ def _grades(grades: tuple[Any, ...], *, ids: int) -> tuple[float, ...]:
     for grade in grades:
         is_number = isinstance(grade, int | float) and not isinstance(grade, bool)
         if not (is_number and 0 <= grade < math.inf):
-            msg = f"a grade must be a finite number, 0 or more, not {grade!r}"
-            raise ValueError(msg)
+            raise ValueError(f"a grade must be a finite number, 0 or more, not {grade!r}")
     if grades and len(grades) != ids:
-        msg = f"{len(grades)} grades for {ids} relevant_ids; pass one for each, or none"
-        raise ValueError(msg)
+        raise ValueError(f"{len(grades)} grades for {ids} relevant_ids; pass one for each, or none")
     return tuple(map(float, grades))
 
 
 def _texts(name: str, value: object) -> dict[Any, str]:
     if not isinstance(value, Mapping):
-        msg = f"{name} must be a mapping to texts, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be a mapping to texts, not {type(value).__name__}")
     for key, text in value.items():
         _require_text(f"{name}[{key!r}]", text)
     return dict(value)
@@ -179,8 +176,7 @@ def _contexts(value: object) -> tuple[Passage, ...]:
     contexts = _items("Sample.contexts", value, kind="str or Passage", example=example)
     for context in contexts:
         if not isinstance(context, str | Passage):
-            msg = f"A context must be a str or a Passage, not {type(context).__name__}."
-            raise TypeError(msg)
+            raise TypeError(f"A context must be a str or a Passage, not {type(context).__name__}.")
     return tuple(Passage(text=each) if isinstance(each, str) else each for each in contexts)
 
 
@@ -317,8 +313,7 @@ class Evaluation:
         for score in self.scores:
             if score.name == name:
                 return score
-        msg = f"no score {name!r}; there are {[s.name for s in self.scores]}"
-        raise KeyError(msg)
+        raise KeyError(f"no score {name!r}; there are {[s.name for s in self.scores]}")
 
     @property
     def judged(self) -> tuple[tuple[str, Evaluation], ...]:
@@ -387,8 +382,7 @@ class Feedback:
     def __post_init__(self) -> None:
         """Raise `ValueError` for a score out of range; derive the label unless it is given."""
         if not 0 <= self.score <= 1:
-            msg = f"feedback has a score from 0 (bad) to 1 (good), not {self.score!r}"
-            raise ValueError(msg)
+            raise ValueError(f"feedback has a score from 0 (bad) to 1 (good), not {self.score!r}")
         object.__setattr__(self, "score", float(self.score))
         label = "pass" if self.score >= 0.5 else "fail"  # noqa: PLR2004
         object.__setattr__(self, "label", self.label or label)

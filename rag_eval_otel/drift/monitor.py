@@ -111,14 +111,12 @@ class DriftOptions:
     def __post_init__(self) -> None:
         targets: object = self.targets
         if not isinstance(targets, Mapping):
-            msg = f"targets must be a mapping of metrics to means, not {targets!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"targets must be a mapping of metrics to means, not {targets!r}")
         for target in targets.values():
             check_target(target)
         on_drift: object = self.on_drift
         if on_drift is not None and not callable(on_drift):
-            msg = f"on_drift must be a function, not {on_drift!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"on_drift must be a function, not {on_drift!r}")
         self.make_detector(Stream(service="", name=""))  # checks the other options
 
     def make_detector(self, stream: Stream) -> BettingDetector:
@@ -263,8 +261,7 @@ class DriftMonitor:
         states: dict[Stream, Mapping[str, Any]] = {}
         try:
             if state["format"] != FORMAT:
-                msg = f"its format is {state['format']!r}, not {FORMAT}"
-                raise ValueError(msg)
+                raise ValueError(f"its format is {state['format']!r}, not {FORMAT}")
             for saved in state["streams"]:
                 names = {name: str(saved[name]) for name in ("service", "name", "version")}
                 states[Stream(**names)] = saved["detector"]

@@ -24,8 +24,7 @@ if not TYPE_CHECKING:  # with this function, a type checker would accept any nam
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
-            msg = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(msg)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = "assertions" if name == "RagEval" else "fakes"
         return getattr(import_module(f"{__name__}.{module}"), name)
 

@@ -103,8 +103,7 @@ class RagEval:
             first = failed[0]
             cause = first.detail.get("error", first.reason)
             what = f"{first.name} could not be measured ({first.reason}): {cause}"
-            msg = f"{what}; {len(failed)} such scores"
-            raise FailedRowError(msg)
+            raise FailedRowError(f"{what}; {len(failed)} such scores")
         scores = [([each[name] for each in evaluations], low) for name, low in bounds.items()]
         if lines := [line for found, low in scores for line in _too_low(samples, found, low)]:
             raise AssertionError("\n".join(lines))
@@ -211,11 +210,10 @@ def _sample_of_call(app: Any, question: object) -> Sample:
     if sample is not None:
         return sample
     if len(traced) != 1:
-        msg = (
+        raise ConfigError(
             f"the call of {_name_of(app) or type(app).__name__} has {len(traced)} turns with a"
             f" question, a retrieval and an answer; one is needed. {_WAYS}"
         )
-        raise ConfigError(msg)
     return traced[0]
 
 

@@ -89,7 +89,6 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Move the time forward by ``seconds``; raise `ValueError` if ``seconds`` is negative."""
         if seconds < 0:
-            msg = f"a clock can't go back: advance({seconds})"
-            raise ValueError(msg)
+            raise ValueError(f"a clock can't go back: advance({seconds})")
         with self._lock:
             self._now += seconds
