@@ -203,7 +203,7 @@ def _observe(
 
 # --- turns ----------------------------------------------------------------------------------------
 
-Counted = Literal["captured", "turn", "source", "released", "failure", "feedback"]
+Counted = Literal["captured", "turns", "released", "sources", "failures", "feedback"]
 """What a `Tally` counts, each by the names that `Stats` lists."""
 
 
@@ -223,27 +223,13 @@ class Tally:
         with self._lock:
             self._counts[kind][name] += number
 
-    def of(self, kind: Counted) -> Mapping[str, int]:
-        """Return the counts of ``kind`` by name."""
-        with self._lock:
-            return dict(self._counts[kind])
-
     def stats(self, *, held: int = 0, scoring: int = 0) -> Stats:
         """Return all counts at this moment, with the numbers of spans that wait now."""
         with self._lock:
-            counts = {kind: self.of(kind) for kind in self._counts}
-        captured = sum(counts["captured"].values())
-        return Stats(
-            captured=captured,
-            turns=counts["turn"],
-            pending=captured - sum(counts["turn"].values()),
-            released=counts["released"],
-            sources=counts["source"],
-            failures=counts["failure"],
-            held=held,
-            scoring=scoring,
-            feedback=counts["feedback"],
-        )
+            counts: dict[str, Any] = {kind: dict(each) for kind, each in self._counts.items()}
+        captured = sum(counts.pop("captured").values())
+        pending = captured - sum(counts["turns"].values())
+        return Stats(captured=captured, pending=pending, held=held, scoring=scoring, **counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +330,7 @@ class InstrumentSink:
         if reason is not None:
             attributes[semconv.REASON] = reason
         self._record(semconv.TURNS, 1, attributes)
-        self.tally.add("turn", " ".join(attributes.values()))
+        self.tally.add("turns", " ".join(attributes.values()))
 
     def feedback(self, feedback: Feedback | None, outcome: FeedbackOutcome) -> None:
         """Count feedback of people; ``feedback`` is None if it could not be read."""
@@ -378,7 +364,7 @@ class InstrumentSink:
 
     def internal_error(self, place: str) -> None:
         """Count a failure of this library; ``place`` is the part that failed, such as "sink"."""
-        self.tally.add("failure", place)
+        self.tally.add("failures", place)
         self._record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def watch(self, held: Any, measurements: Iterable[Measurement] = ()) -> None:

@@ -418,7 +418,7 @@ class Pipeline:
 
     def _steps_of(self, trace: Trace) -> list[Step]:
         for name in filter(None, map(convention_of, trace.spans.values())):
-            self.instruments.tally.add("source", name)
+            self.instruments.tally.add("sources", name)
         most = self.config.max_text_chars
         steps = [read(view, most=most) for view in trace.spans.values()]
         for span_id, tree in trace.trees:

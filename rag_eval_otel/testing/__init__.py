@@ -1,4 +1,4 @@
-"""Test doubles and assertions for applications that use this library: judges, ids and clocks.
+"""Test doubles and assertions for applications that use this library.
 
 Names are loaded on first use, so that the pytest plugin imports nothing before a test needs it.
 """
@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rag_eval_otel.testing.assertions import RagEval
-    from rag_eval_otel.testing.fakes import (
-        FakeEmbedder,
-        FakeJudge,
-        ManualClock,
-        SequentialIdGenerator,
-    )
+    from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 
-__all__ = ["FakeEmbedder", "FakeJudge", "ManualClock", "RagEval", "SequentialIdGenerator"]
+__all__ = ["FakeEmbedder", "FakeJudge", "RagEval"]
 
 
 if not TYPE_CHECKING:  # with this function, a type checker would accept any name

@@ -86,12 +86,12 @@ def test_histograms_have_one_scale() -> None:
 def test_a_forked_child_begins_at_zero() -> None:
     """The counts of the parent are not inherited."""
     tally = Tally()
-    tally.add("turn", "scored")
+    tally.add("turns", "scored")
     child = os.fork()
     if not child:
-        os._exit(len(tally.of("turn")))
+        os._exit(len(tally.stats().turns))
     assert os.waitpid(child, 0)[1] == 0
-    assert tally.of("turn") == {"scored": 1}
+    assert tally.stats().turns == {"scored": 1}
 
 
 def test_money_is_counted_by_metric_and_judge() -> None:

@@ -14,7 +14,8 @@ from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.live.scorer import Evaluations, build_budget, build_measurement
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.testing import FakeEmbedder, FakeJudge, ManualClock
+from rag_eval_otel.testing import FakeEmbedder, FakeJudge
+from support import ManualClock
 
 SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
 METRIC = Guideline(guidelines="It is polite.", name="polite")
