@@ -4,8 +4,6 @@
 processor. It prints the longest wait of another thread in seconds, and waits for a signal.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 import signal

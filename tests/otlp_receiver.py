@@ -282,10 +282,7 @@ class OtlpReceiver:
         return self.spans()
 
     def wait_for(self, predicate: Callable[[Self], bool], timeout: float = 10.0) -> None:
-        """Wait until ``predicate(self)`` is true; raise `TimeoutError` after ``timeout`` seconds.
-
-        ``predicate`` is called at once and after each stored request.
-        """
+        """Wait until ``predicate(self)`` is true; `TimeoutError` after ``timeout`` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: predicate(self), timeout):
                 names = [getattr(one, "name", None) or one.event_name for one in self._received]

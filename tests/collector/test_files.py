@@ -1,7 +1,5 @@
 """The folder ``collector/`` fits the library: generated files, names and mounts."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

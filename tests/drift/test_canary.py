@@ -1,7 +1,5 @@
 """A canary set next to a live pipeline."""
 
-from __future__ import annotations
-
 import random
 import threading
 from contextlib import nullcontext
@@ -116,8 +114,6 @@ def test_rounds_without_a_pause_are_refused(minutes: float) -> None:
     with running() as app, pytest.raises(ConfigError, match="minutes must be above 0"):
         app.handle.watch_canary(ROWS, minutes=minutes)
 
-
-# --- without a pipeline ---------------------------------------------------------------------------
 
 STREAM = Stream(service="shop", name="faithfulness", version="1")
 

@@ -1,7 +1,5 @@
 """`DriftMonitor`: streams, reports, limits, and saved states."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -62,23 +62,14 @@ EACH_RETURN = pytest.mark.parametrize("found", RETURNS, ids=lambda found: found.
 def test_a_turn_is_scored(
     watch: Watched, url: str, found: Callable[[str], object], request: pytest.FixtureRequest
 ) -> None:
-    """For each form of tool result, question, documents and answer are those of the turn.
-
-    A module that imports this test has a function `program`: it makes an agent that asks the model
-    at ``url`` and has the tool ``found``, and returns a function of the question, which may be
-    asynchronous.
-    """
+    """For each form of tool result, the turn of the agent of the module's `program` is scored."""
     assert_each_scored(watch, request.module.program(url, found))
 
 
 def assert_each_scored(
     watch: Watched, ask: Callable[[str], Any], *, before: str = "", end: str = ""
 ) -> None:
-    """Assert that two turns, one after the other, are scored with question, contexts and answer.
-
-    The application puts ``before`` in front of a question; the framework appends ``end`` to an
-    answer. Asynchronous turns share an event loop.
-    """
+    """Assert that two turns are scored, with ``before`` their questions, ``end`` their answers."""
 
     async def both() -> list[object]:
         return [await ask(question) for question in ASKED]

@@ -65,11 +65,7 @@ class Seen:
 
 
 def run_beside(instrumentors: Sequence[Any]) -> dict[str, Seen]:
-    """Trace an app with ``instrumentors``, attach to its provider, run 20 turns, and wait.
-
-    The five questions are asked with each of four kinds of calls. The app exports over both
-    protocols, to one receiver each.
-    """
+    """Trace an app with ``instrumentors``, attach to its provider, run 20 turns, and wait."""
     with ExitStack() as stack:
         app = stack.enter_context(ScriptedOpenAI(answer))
         judge = stack.enter_context(ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]))

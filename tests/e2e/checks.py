@@ -154,8 +154,5 @@ EACH_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__
 def test_turns_are_scored_from_spans_alone(
     watch: Watched, check: Callable[..., None], request: pytest.FixtureRequest
 ) -> None:
-    """Scores and spans arrive once, and only the turn's span waits for scores.
-
-    The application is what `program` of the module returns.
-    """
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, request.module.program())

@@ -1,7 +1,5 @@
 """Scores as span attributes, and enriched copies of spans."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

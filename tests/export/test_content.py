@@ -1,7 +1,5 @@
 """`ContentFilter`: texts are removed from exported spans if an option says so."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,9 +93,6 @@ def test_other_attributes_are_kept() -> None:
     assert [path.stem for path, span, shown in pairs if not is_intact(span, shown)] == []
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-
 def test_every_convention_has_a_table_of_content() -> None:
     """Each convention names the attributes with texts, and they are recognised."""
     examples = {
@@ -167,9 +162,6 @@ def test_similar_names_are_not_content(name: str) -> None:
     assert owner_of(name) is None
 
 
-# --- one span -------------------------------------------------------------------------------------
-
-
 def span(
     attributes: Mapping[str, Any], events: Sequence[Any] = (), scope: str = "lib"
 ) -> ReplayedSpan:
@@ -227,8 +219,6 @@ def test_a_span_without_texts_is_not_copied() -> None:
     foreign = span({"input.value": "Ada"})
     assert ContentFilter().shown(foreign) is foreign
 
-
-# --- every way out --------------------------------------------------------------------------------
 
 KIND = "openinference.span.kind"
 
@@ -367,9 +357,6 @@ class OtherProvider:
 
     def get_tracer(self, *_: Any, **__: Any) -> None:
         """Make none."""
-
-
-# --- spans with recorded texts, by OpenInference --------------------------------------------------
 
 
 def recorded(name: str = "turn", **attributes: Any) -> ReadableSpan:

@@ -13,8 +13,6 @@ from rag_eval_otel.export.attributes import EventSink, SpanScores
 from rag_eval_otel.types import Ending, Evaluation, Score
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
-
-
 NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 
 

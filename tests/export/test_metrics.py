@@ -1,7 +1,5 @@
 """Scores, turns, costs and the state of the evaluator in OpenTelemetry instruments."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os
@@ -20,14 +18,10 @@ from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
-
-
 UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
 
 
 FAILED = Score(name="context_relevance", status="error", reason="timeout")
-
-
 NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 
 

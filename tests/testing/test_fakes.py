@@ -1,7 +1,5 @@
 """The public names of `rag_eval_otel.testing`."""
 
-from __future__ import annotations
-
 import pytest
 
 import rag_eval_otel.testing

@@ -3,8 +3,6 @@
 The clients are fakes here. `make e2e` runs the real ones.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -65,9 +63,6 @@ def http_error(status: int, text: str = "", **headers: str) -> httpx.HTTPStatusE
     return httpx.HTTPStatusError(f"HTTP {status}", request=request, response=response)
 
 
-# --- errors ---------------------------------------------------------------------------------------
-
-
 def test_an_error_has_the_status_of_the_response() -> None:
     """And its Retry-After, if that is a number of seconds."""
     error = backend_error(http_error(429, "slow down", **{"retry-after": "7"}))
@@ -103,9 +98,6 @@ class ApiError(Exception):
 def test_the_message_of_an_error_has_no_secrets(error: Exception, expected: str) -> None:
     """It is logged: no texts of users, cookies, passwords or parts of keys are in it."""
     assert str(backend_error(error)) == expected
-
-
-# --- Phoenix --------------------------------------------------------------------------------------
 
 
 class FakePhoenix:
@@ -170,9 +162,6 @@ def test_another_error_of_phoenix_is_of_the_whole_batch(fake: Fake, error: Excep
     backend, _ = phoenix(fake, error)
     with pytest.raises(BackendError):
         backend.send([SCORE, LABEL])
-
-
-# --- MLflow ---------------------------------------------------------------------------------------
 
 
 class MlflowError(Exception):
@@ -264,9 +253,6 @@ def test_mlflow_keeps_the_last_of_two_feedbacks(fake: Fake, fails: set[int]) -> 
     assert {one.value for one in client.stored} == {2.0, "pass"}
 
 
-# --- LangSmith ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     """Forget the variables that LangSmith has read, which it does once in a process."""
@@ -345,9 +331,6 @@ def test_langsmith_refuses_invalid_feedback(
     assert status == 403 or "because" not in str(refusal.error)
 
 
-# --- Langfuse -------------------------------------------------------------------------------------
-
-
 def langfuse(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, answer: Callable[[list[Any]], Any]
 ) -> Langfuse:
@@ -386,9 +369,6 @@ def test_langfuse_does_not_say_which_score_it_rejected(
     with pytest.raises(BackendError, match="rejected 1 of 2 scores") as caught:
         backend.send([SCORE])
     assert not caught.value.is_temporary
-
-
-# --- Opik -----------------------------------------------------------------------------------------
 
 
 class FakeOpik:

@@ -1,7 +1,5 @@
 """The queue of a backend, the sink that fills it, and what is left at the end of a process."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -36,11 +34,7 @@ def annotation(number: int = 1, name: str = "faithfulness") -> Annotation:
 
 @dataclass
 class Backend:
-    """A backend that keeps annotations by id, and fails as the script says.
-
-    ``script`` has what becomes of the next requests: an error, or None for success. The spans of
-    ``missing`` are unknown, and annotations on those of ``invalid`` fail the whole request.
-    """
+    """A backend of which the next requests fail as ``script`` says; ``invalid`` fails all."""
 
     script: list[Exception | None] = field(default_factory=list)
     missing: set[int] = field(default_factory=set)
