@@ -112,8 +112,7 @@ class Delivery:
 
     def _reset(self) -> None:
         self._changed = threading.Condition(threading.RLock())
-        self._waiting: dict[int, _Entry] = {}  # by number, which says what came before a flush
-        self._sending: dict[int, _Entry] = {}
+        self._entries: dict[int, _Entry] = {}  # by number, which says what came before a flush
         self.size = 0
         """About how many bytes the annotations in the queue take in memory."""
         self._next = self._flushes = self._failures = 0
@@ -125,7 +124,7 @@ class Delivery:
 
     def __len__(self) -> int:
         """Return the number of annotations that wait or are being sent."""
-        return len(self._waiting) + len(self._sending)
+        return len(self._entries)
 
     @property
     def is_half_full(self) -> bool:
@@ -144,7 +143,7 @@ class Delivery:
                 elif len(self) >= self._limits.items or size > self._limits.bytes:
                     lost["overload"] += 1
                 else:
-                    self._waiting[self._next] = _Entry(annotation, due=now + linger, since=now)
+                    self._entries[self._next] = _Entry(annotation, due=now + linger, since=now)
                     self._next, self.size = self._next + 1, size
             self._start()
             self._changed.notify_all()
@@ -156,7 +155,7 @@ class Delivery:
         with self._changed:
             self._flushes += 1
             self._paused_until = 0.0
-            for entry in self._waiting.values():
+            for entry in self._entries.values():
                 entry.due = 0.0
             self._changed.notify_all()
             return self._next
@@ -166,7 +165,7 @@ class Delivery:
         with self._changed:
             try:
                 return self._changed.wait_for(
-                    lambda: all(n >= limit for n in (*self._sending, *self._waiting)), timeout
+                    lambda: all(number >= limit for number in self._entries), timeout
                 )
             finally:
                 self._flushes -= 1
@@ -175,8 +174,7 @@ class Delivery:
         """Drop what waits, and end the thread. A request under way is not waited for."""
         with self._changed:
             self._is_closed = True
-            left = (*self._waiting.values(), *self._sending.values())
-            self._waiting, self._sending, self.size = {}, {}, 0
+            left, self._entries, self.size = self._entries.values(), {}, 0
             self._changed.notify_all()
         missed = sum(entry.missed_since is not None for entry in left)
         lost = Counter[Outcome]({"not_found": missed, "shutdown": len(left) - missed})
@@ -188,7 +186,7 @@ class Delivery:
         if batch:
             self._settle(batch, self._send([entry.annotation for entry in batch.values()]))
         with self._changed:
-            due = min((entry.due for entry in self._waiting.values()), default=None)
+            due = min((entry.due for entry in self._entries.values()), default=None)
             return None if due is None else max(0.0, max(self._paused_until, due) - self._clock())
 
     def _run(self) -> None:
@@ -201,7 +199,7 @@ class Delivery:
 
     def _wait(self, seconds: float | None) -> None:
         with self._changed:
-            if not self._is_closed and (seconds or not self._waiting):
+            if not self._is_closed and (seconds or not self._entries):
                 self._changed.wait(seconds)
 
     def _start(self) -> None:
@@ -214,16 +212,15 @@ class Delivery:
                 self._thread = thread
 
     def _take(self) -> Mapping[int, _Entry]:
-        """Take the entries that have been due for the longest time, or one that must be alone."""
+        """Return the entries that have been due for the longest time, or one that must be alone."""
         with self._changed:
             now = self._clock()
-            if now >= self._paused_until:
-                due = [(e.due, number) for number, e in self._waiting.items() if e.due <= now]
-                numbers = [number for _, number in sorted(due)]
-                alone = [number for number in numbers if self._waiting[number].is_alone]
-                chosen = alone[:1] or numbers[: self._batch]
-                self._sending = {number: self._waiting.pop(number) for number in chosen}
-            return self._sending
+            if now < self._paused_until:
+                return {}
+            due = sorted((each.due, n) for n, each in self._entries.items() if each.due <= now)
+            alone = [n for _, n in due if self._entries[n].is_alone]
+            chosen = alone[:1] or [n for _, n in due[: self._batch]]
+            return {number: self._entries[number] for number in chosen}
 
     def _send(self, batch: Sequence[Annotation]) -> Mapping[UUID, BackendError] | None:
         """Return errors by the id of the annotation; None for an unexpected one of the client."""
@@ -244,18 +241,16 @@ class Delivery:
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
-            self._sending = {}
             if errors is not None:
                 self._set_pace(refused)
             for number, entry in batch.items():
                 outcome: Outcome | None = "internal"
                 if errors is not None:
                     outcome = self._outcome(entry, errors.get(entry.annotation.id))
-                if outcome is None:
-                    self._waiting[number] = entry
-                else:
+                if outcome is not None:
                     ended[outcome] += 1
                     self.size -= entry.annotation.size
+                    del self._entries[number]
             self._changed.notify_all()
         self._last_error = next((str(error) for error in refused), "")
         self._count(ended, self._last_error or "docs/backends.md")
