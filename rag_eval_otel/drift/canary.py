@@ -40,12 +40,12 @@ class _CanaryMetric:
     detector: BettingDetector | None = None
     changed_in_round: int | None = None
 
-    def update(self, row: int, score: float, *, rows: int, every: float) -> Alarm | None:
+    def update(self, row: int, score: float, *, rows: int) -> Alarm | None:
         """Add the score of the sample ``row`` out of ``rows``; return the alarm that it raises."""
         if self.detector is None:
             self.learning.setdefault(row, []).append(score)
             if sum(map(len, self.learning.values())) >= max(2, rows) * _LEARNING_ROUNDS:
-                self._end_learning(rows, every)
+                self._end_learning(rows)
             return None
         mean = self.means.get(row)
         if mean is None or not self.detector.update(_deviation(score, mean)):
@@ -58,7 +58,7 @@ class _CanaryMetric:
         after = before + 2 * alarm.change
         return replace(alarm, before=before, after=after, interval=(2 * low, 2 * high))
 
-    def _end_learning(self, rows: int, every: float) -> None:
+    def _end_learning(self, rows: int) -> None:
         scores = {at: values for at, values in self.learning.items() if len(values) > 1}
         self.means = {at: sum(values) / len(values) for at, values in scores.items()}
         # Each score is compared with the mean of the others, as later scores are with all of them.
@@ -67,9 +67,7 @@ class _CanaryMetric:
             for values in scores.values()
             for value in values
         ]
-        self.detector = BettingDetector(
-            reference=deviations, every=every, tail=_TAIL, cooldown=rows
-        )
+        self.detector = BettingDetector(reference=deviations, tail=_TAIL, cooldown=rows)
         self.learning = {}
 
 
@@ -86,8 +84,7 @@ class Canary:
     exception of a round. After ``is_over()`` has returned True, no sample is scored. The scores of
     a sample are compared with its scores in the first five rounds; each version of a metric has a
     baseline of its own. If they change later, the judge has changed, and ``report`` gets an alarm
-    with the cause ``judge``. ``every`` limits false alarms: 100,000 means at most one in 100,000
-    scores of a metric. Raises `ConfigError` unless there are 1 to 64 samples.
+    with the cause ``judge``. Raises `ConfigError` unless there are 1 to 64 samples.
     """
 
     samples: Sequence[Sample]
@@ -95,7 +92,6 @@ class Canary:
     report: Callable[[Drift], object]
     edge: AbstractContextManager[object, bool | None] = field(kw_only=True)
     is_over: Callable[[], bool] = field(default=lambda: False, kw_only=True)
-    every: float = field(default=100_000, kw_only=True)
     service: str = field(default="", kw_only=True)
     _metrics: dict[tuple[str, str], _CanaryMetric] = field(default_factory=dict, init=False)
     _rounds: int = field(default=0, init=False)
@@ -146,7 +142,7 @@ class Canary:
             if value is None:
                 continue
             metric = self._metrics.setdefault((score.name, score.version), _CanaryMetric())
-            alarm = metric.update(row, value, rows=len(self.samples), every=self.every)
+            alarm = metric.update(row, value, rows=len(self.samples))
             if alarm is not None:
                 metric.changed_in_round = self._rounds
                 name = f"canary.{score.name}"

@@ -134,12 +134,8 @@ def copied(
     """Return a copy of ``span`` in which ``attributes`` and ``events`` replace those of the span.
 
     The copy has no limit on the number of attributes, because at the limit the SDK would drop the
-    oldest, and keeps the counts of dropped attributes, events and links. A span that is not the
-    SDK's makes its copy itself, by a method ``with_content(attributes, events)``.
+    oldest, and keeps the counts of dropped attributes, events and links.
     """
-    if hasattr(span, "with_content"):
-        made: ReadableSpan = span.with_content(attributes, events)
-        return made
     return ReadableSpan(
         name=span.name,
         context=span.context,
