@@ -107,8 +107,9 @@ class Sample:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        for name in ("question", "answer", *(["reference"] if self.reference is not None else [])):
-            _require_text(f"Sample.{name}", getattr(self, name))
+        for name in ("question", "answer", "reference"):
+            if name != "reference" or self.reference is not None:
+                _require_text(f"Sample.{name}", getattr(self, name))
         graded = self.relevant_ids.values() if isinstance(self.relevant_ids, Mapping) else ()
         changed = {
             "contexts": _contexts(self.contexts),

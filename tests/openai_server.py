@@ -74,6 +74,13 @@ class LoopbackServer(ThreadingHTTPServer):
     def start(self) -> None:
         self._thread.start()
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         self.stopping.set()
         if self._thread.ident is not None:

@@ -98,12 +98,8 @@ def assert_nothing_scored(watch: Watched, ask: Callable[[str], Any]) -> None:
 @contextmanager
 def model(reply: Callable[[Mapping[str, Any]], Any] | None = None) -> Iterator[str]:
     """Serve a model that calls tools, and yield its base URL; ``reply`` replaces its script."""
-    server = LoopbackServer(lambda path, _, raw: _answer(path, json.loads(raw), reply or said))
-    server.start()
-    try:
+    with LoopbackServer(lambda at, _, raw: _answer(at, json.loads(raw), reply or said)) as server:
         yield f"{server.url}/v1"
-    finally:
-        server.stop()
 
 
 def said(body: Mapping[str, Any]) -> Any:
