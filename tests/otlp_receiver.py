@@ -85,7 +85,6 @@ class ReceivedMetric:
     count: int = 0
     sum: float = 0.0
     bounds: tuple[float, ...] = ()
-    bucket_counts: tuple[int, ...] = ()
     exemplars: tuple[tuple[int | None, int | None, float], ...] = ()
     scope: str
 
@@ -164,9 +163,8 @@ def _figures(kind: str, point: Any) -> dict[str, Any]:
     if kind in ("sum", "gauge"):
         return {"value": _number(point)}
     is_plain = kind == "histogram"
-    counts = tuple((point if is_plain else point.positive).bucket_counts)
     bounds = tuple(point.explicit_bounds) if is_plain else ()
-    return {"count": point.count, "sum": point.sum, "bounds": bounds, "bucket_counts": counts}
+    return {"count": point.count, "sum": point.sum, "bounds": bounds}
 
 
 def _number(point: Any) -> Any:
