@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -246,10 +245,7 @@ class Parallel:
         self, function: Callable[[T], None], groups: Iterable[tuple[T, Sequence[Annotation]]]
     ) -> list[Refusal]:
         """Call ``function(key)`` for each group; refuse the groups with a `BackendError`."""
-        calls = [
-            (self._executor.submit(copy_context().run, function, key), annotations)
-            for key, annotations in groups
-        ]
+        calls = [(self._executor.submit(function, key), annotations) for key, annotations in groups]
         refusals: list[Refusal] = []
         for future, group in calls:
             try:
