@@ -45,17 +45,8 @@ _NotRead = Literal["abandoned", "ambiguous", "error", "evicted", "partial", "tru
 SkipReason = Literal[_NotChosen, _NoPart, _NotRead, "redacted", "redaction_error"]
 """Why a turn was not evaluated at all."""
 
-HoldStatus = Literal[
-    "scored",
-    "partial",
-    "unscored",
-    "skipped",
-    "timeout",
-    "overload",
-    "flushed",
-    "shutdown",
-    "error",
-]
+_Scored = Literal["scored", "partial", "unscored", "error"]
+HoldStatus = Literal[_Scored, "skipped", "timeout", "overload", "flushed", "shutdown"]
 """The values of ``rag.evaluation.status`` on the exported span of a turn."""
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]
@@ -116,10 +107,9 @@ class Sample:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        texts = {"question": self.question, "answer": self.answer, "reference": self.reference}
-        for name, text in texts.items():
-            if name != "reference" or text is not None:
-                _require_text(f"Sample.{name}", text)
+        for name in ("question", "answer", "reference"):
+            if name != "reference" or self.reference is not None:
+                _require_text(f"Sample.{name}", getattr(self, name))
         graded = self.relevant_ids.values() if isinstance(self.relevant_ids, Mapping) else ()
         changed = {
             "contexts": _contexts(self.contexts),
@@ -168,18 +158,15 @@ def _grades(grades: tuple[Any, ...], *, ids: int) -> tuple[float, ...]:
     for grade in grades:
         is_number = isinstance(grade, int | float) and not isinstance(grade, bool)
         if not (is_number and 0 <= grade < math.inf):
-            msg = f"a grade must be a finite number, 0 or more, not {grade!r}"
-            raise ValueError(msg)
+            raise ValueError(f"a grade must be a finite number, 0 or more, not {grade!r}")
     if grades and len(grades) != ids:
-        msg = f"{len(grades)} grades for {ids} relevant_ids; pass one for each, or none"
-        raise ValueError(msg)
+        raise ValueError(f"{len(grades)} grades for {ids} relevant_ids; pass one for each, or none")
     return tuple(map(float, grades))
 
 
 def _texts(name: str, value: object) -> dict[Any, str]:
     if not isinstance(value, Mapping):
-        msg = f"{name} must be a mapping to texts, not {type(value).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be a mapping to texts, not {type(value).__name__}")
     for key, text in value.items():
         _require_text(f"{name}[{key!r}]", text)
     return dict(value)
@@ -190,8 +177,7 @@ def _contexts(value: object) -> tuple[Passage, ...]:
     contexts = _items("Sample.contexts", value, kind="str or Passage", example=example)
     for context in contexts:
         if not isinstance(context, str | Passage):
-            msg = f"A context must be a str or a Passage, not {type(context).__name__}."
-            raise TypeError(msg)
+            raise TypeError(f"A context must be a str or a Passage, not {type(context).__name__}.")
     return tuple(Passage(text=each) if isinstance(each, str) else each for each in contexts)
 
 
@@ -305,7 +291,6 @@ class Evaluation:
     - ``answer_length``: the characters of the answer, if the sample is from a live application.
     - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
-    - ``service``: the service of the span, if one process evaluates the spans of several services.
     """
 
     scores: tuple[Score, ...]
@@ -322,7 +307,6 @@ class Evaluation:
     label_metrics: frozenset[str] | None = None
     sampling: Sampling | None = None
     offline: Evaluation | None = None
-    service: str | None = None
     is_span_missed: bool = False
 
     def __getitem__(self, name: str) -> Score:
@@ -330,8 +314,7 @@ class Evaluation:
         for score in self.scores:
             if score.name == name:
                 return score
-        msg = f"no score {name!r}; there are {[s.name for s in self.scores]}"
-        raise KeyError(msg)
+        raise KeyError(f"no score {name!r}; there are {[s.name for s in self.scores]}")
 
     @property
     def judged(self) -> tuple[tuple[str, Evaluation], ...]:
@@ -342,7 +325,7 @@ class Evaluation:
         return tuple((prefix, each) for prefix, each in pairs if each is not None)
 
     @property
-    def status(self) -> Literal["scored", "partial", "unscored", "error"]:
+    def status(self) -> _Scored:
         """Return whether the evaluation gave numbers.
 
         ``scored``: no metric failed, and at least one has a number, or there are none. ``partial``:
@@ -400,8 +383,7 @@ class Feedback:
     def __post_init__(self) -> None:
         """Raise `ValueError` for a score out of range; derive the label unless it is given."""
         if not 0 <= self.score <= 1:
-            msg = f"feedback has a score from 0 (bad) to 1 (good), not {self.score!r}"
-            raise ValueError(msg)
+            raise ValueError(f"feedback has a score from 0 (bad) to 1 (good), not {self.score!r}")
         object.__setattr__(self, "score", float(self.score))
         label = "pass" if self.score >= 0.5 else "fail"  # noqa: PLR2004
         object.__setattr__(self, "label", self.label or label)

@@ -63,10 +63,7 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(autouse=True)
 def global_providers_stay() -> Iterator[None]:
-    """Fail a test that leaves a global tracer provider, which exports until the process ends.
-
-    Its exporters follow the environment: they wait for a collector that is not there.
-    """
+    """Fail a test that leaves a global tracer provider, which exports until the process ends."""
     before = trace.get_tracer_provider()
     yield
     assert trace.get_tracer_provider() is before, "this test has set the global tracer provider"

@@ -4,8 +4,6 @@
 processor. It prints the longest wait of another thread in seconds, and waits for a signal.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 import signal
@@ -77,7 +75,6 @@ def attributes_of(texts: Texts) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def by_spans(texts: Texts, provider: TracerProvider) -> None:
-    """Write the spans of a turn."""
     *inner, (name, about) = attributes_of(texts)
     tracer = provider.get_tracer("openinference.instrumentation.fake")
     with tracer.start_as_current_span(name, attributes=about):

@@ -74,6 +74,13 @@ class LoopbackServer(ThreadingHTTPServer):
     def start(self) -> None:
         self._thread.start()
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         self.stopping.set()
         if self._thread.ident is not None:
@@ -141,11 +148,7 @@ def count_words(text: str) -> int:
 
 
 def estimate_tokens(text: str) -> int:
-    """Return about as many tokens as a byte-pair encoding of English text and JSON would give.
-
-    Seven letters, three digits or three punctuation characters in a row count as one token. This
-    gives 1.2 tokens a word, and one token for the JSON syntax between two values.
-    """
+    """Return about as many tokens as a byte-pair encoding of English text and JSON would give."""
     return len(_TOKEN.findall(text))
 
 

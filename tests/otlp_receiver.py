@@ -85,7 +85,6 @@ class ReceivedMetric:
     count: int = 0
     sum: float = 0.0
     bounds: tuple[float, ...] = ()
-    bucket_counts: tuple[int, ...] = ()
     exemplars: tuple[tuple[int | None, int | None, float], ...] = ()
     scope: str
 
@@ -164,9 +163,8 @@ def _figures(kind: str, point: Any) -> dict[str, Any]:
     if kind in ("sum", "gauge"):
         return {"value": _number(point)}
     is_plain = kind == "histogram"
-    counts = tuple((point if is_plain else point.positive).bucket_counts)
     bounds = tuple(point.explicit_bounds) if is_plain else ()
-    return {"count": point.count, "sum": point.sum, "bounds": bounds, "bucket_counts": counts}
+    return {"count": point.count, "sum": point.sum, "bounds": bounds}
 
 
 def _number(point: Any) -> Any:
@@ -278,15 +276,11 @@ class OtlpReceiver:
             self._received.clear()
 
     def wait_for_spans(self, count: int, timeout: float = 10.0) -> list[ReceivedSpan]:
-        """Wait until ``count`` spans have arrived, and return all spans."""
         self.wait_for(lambda receiver: len(receiver.spans()) >= count, timeout)
         return self.spans()
 
     def wait_for(self, predicate: Callable[[Self], bool], timeout: float = 10.0) -> None:
-        """Wait until ``predicate(self)`` is true; raise `TimeoutError` after ``timeout`` seconds.
-
-        ``predicate`` is called at once and after each stored request.
-        """
+        """Wait until ``predicate(self)`` is true; `TimeoutError` after ``timeout`` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: predicate(self), timeout):
                 names = [getattr(one, "name", None) or one.event_name for one in self._received]

@@ -21,7 +21,6 @@ def at_once(*works: Callable[[], object]) -> None:
 
 
 def forking(test: _Test) -> _Test:
-    """Mark a test that forks."""
     ignored = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     return ignored(pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")(test))
 

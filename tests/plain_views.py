@@ -1,7 +1,5 @@
 """`View`: a span as somebody's exporter shows it, for tests of what conventions read."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from rag_eval_otel.capture.span import Span

@@ -63,7 +63,6 @@ class Recording:
 
 
 def load(path: Path) -> Recording:
-    """Read the recording in the JSON file at ``path``."""
     data = json.loads(path.read_text(encoding="utf-8"))
     limit = (data.get("env") or {}).get("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
     logs: dict[str | None, list[LogView]] = {}
@@ -310,10 +309,8 @@ def replay(
 ) -> list[Outcome]:
     """Pass the recorded ``calls`` to the span processor and return the outcome of each RAG turn.
 
-    If ``timed`` is True, a trace is read when it is complete by the recorded times. Otherwise all
-    traces are read at the end. If an ended span is not exported exactly once, or if a scored turn
-    is not on an exported span of its own, and its span was not missed either, raise
-    `AssertionError`.
+    ``timed``: a trace is read when it is complete by the recorded times, not at the end. Asserts
+    that each ended span is exported once, and each scored turn on a span of its own.
     """
     noting, clock, exported = _Noting(), _Clock(), _Exported()
     pipeline = Pipeline(

@@ -18,7 +18,6 @@ app.conf.worker_hijack_root_logger = False
 
 @app.task
 def make() -> None:
-    """Make one turn."""
     turn()
     with DONE.open("a") as file:
         file.write("done\n")

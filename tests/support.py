@@ -36,6 +36,19 @@ DRAWINGS = {
 """What a judge writes where it is asked for three questions at once."""
 
 
+class ManualClock:
+    """A clock in seconds that moves only by `advance`."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+
+    def __call__(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+
 def benchmark(name: str) -> Any:
     """Return a module of the benchmarks, such as ``_turns``."""
     spec = spec_from_file_location(name, Path(__file__).parents[1] / "benchmarks" / f"{name}.py")

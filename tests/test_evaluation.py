@@ -18,10 +18,9 @@ from rag_eval_otel.evaluation import (
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness, metric
 from rag_eval_otel.metrics.base import Metric
-from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import EmbedFn, Evaluation, Replies, Sample, Score, Usage, Vectors
-from support import GOOD, SAMPLE, answers
+from support import GOOD, SAMPLE, ManualClock, answers
 
 DEFAULT = ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"]
 

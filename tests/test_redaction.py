@@ -1,7 +1,5 @@
 """What matches the user's patterns is out of every text before anybody is shown it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

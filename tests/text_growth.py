@@ -125,10 +125,7 @@ def _excess(read: Read, shape: Shape, most: float) -> str | None:
 
 
 def worst_excess(read: Read, samples: Sequence[str], *, most: float = MOST) -> str | None:
-    """Search the texts on which ``read`` is slowest; return how it grows too fast on one, or None.
-
-    ``samples`` are texts of which ``read`` may like parts.
-    """
+    """Search texts on which ``read`` is slow; return how it grows too fast on one, or None."""
     tried: dict[Shape, float] = {}
     for shape in _shapes(samples, random.Random(22)):  # no secret
         tried[shape] = seconds(read, shape.text(SMALL), most=SOON)

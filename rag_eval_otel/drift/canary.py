@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
 
 from rag_eval_otel.drift.detector import Alarm, BettingDetector, valid_score
 from rag_eval_otel.drift.monitor import Cause, Drift, Stream
@@ -20,8 +19,6 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import silence
 from rag_eval_otel.runtime.threads import start_thread
 from rag_eval_otel.types import Evaluation, Sample
-
-Measure: TypeAlias = Callable[[Sample], Awaitable[Evaluation]]
 
 _MAX_SAMPLES = 64
 _MAX_MINUTES = 60 * 24 * 366  # between rounds; the timeout of a thread cannot be much longer
@@ -43,16 +40,25 @@ class _CanaryMetric:
     detector: BettingDetector | None = None
     changed_in_round: int | None = None
 
-    def update(self, row: int, score: float, *, rows: int, every: float) -> Alarm | None:
+    def update(self, row: int, score: float, *, rows: int) -> Alarm | None:
         """Add the score of the sample ``row`` out of ``rows``; return the alarm that it raises."""
-        if self.detector is not None:
-            mean = self.means.get(row)
-            if mean is None or not self.detector.update(_deviation(score, mean)):
-                return None
-            return self._in_scores(self.detector.alarm)
-        self.learning.setdefault(row, []).append(score)
-        if sum(map(len, self.learning.values())) < max(2, rows) * _LEARNING_ROUNDS:
+        if self.detector is None:
+            self.learning.setdefault(row, []).append(score)
+            if sum(map(len, self.learning.values())) >= max(2, rows) * _LEARNING_ROUNDS:
+                self._end_learning(rows)
             return None
+        mean = self.means.get(row)
+        if mean is None or not self.detector.update(_deviation(score, mean)):
+            return None
+        alarm = self.detector.alarm
+        if alarm is None:
+            return None
+        # With the means of scores instead of those of deviations.
+        before, (low, high) = sum(self.means.values()) / len(self.means), alarm.interval
+        after = before + 2 * alarm.change
+        return replace(alarm, before=before, after=after, interval=(2 * low, 2 * high))
+
+    def _end_learning(self, rows: int) -> None:
         scores = {at: values for at, values in self.learning.items() if len(values) > 1}
         self.means = {at: sum(values) / len(values) for at, values in scores.items()}
         # Each score is compared with the mean of the others, as later scores are with all of them.
@@ -61,21 +67,8 @@ class _CanaryMetric:
             for values in scores.values()
             for value in values
         ]
-        self.detector = BettingDetector(
-            reference=deviations, every=every, tail=_TAIL, cooldown=rows
-        )
+        self.detector = BettingDetector(reference=deviations, tail=_TAIL, cooldown=rows)
         self.learning = {}
-        return None
-
-    def _in_scores(self, alarm: Alarm | None) -> Alarm | None:
-        """Return ``alarm`` with the means of scores instead of those of deviations."""
-        if alarm is None:
-            return None
-        before = sum(self.means.values()) / len(self.means)
-        low, high = alarm.interval
-        return replace(
-            alarm, before=before, after=before + 2 * alarm.change, interval=(2 * low, 2 * high)
-        )
 
 
 def _deviation(score: float, mean: float) -> float:
@@ -84,88 +77,30 @@ def _deviation(score: float, mean: float) -> float:
 
 
 @dataclass(slots=True)
-class CanaryMonitor:
-    """Compare scores of a canary set with earlier scores, and name the cause of drift alarms.
-
-    ``rows`` is the number of samples. The scores of a sample are compared with its scores in the
-    first five rounds; each version of a metric has a baseline of its own. If they change later, the
-    judge has changed, and ``report`` gets an alarm with the cause ``judge``. ``every`` limits false
-    alarms: 100,000 means at most one in 100,000 scores of a metric.
-    """
-
-    report: Callable[[Drift], object]
-    rows: int = field(kw_only=True)
-    every: float = field(default=100_000, kw_only=True)
-    service: str = field(default="", kw_only=True)
-    _metrics: dict[tuple[str, str], _CanaryMetric] = field(default_factory=dict, init=False)
-    _rounds: int = field(default=0, init=False)
-
-    def begin_round(self) -> None:
-        self._rounds += 1
-
-    def add(self, row: int, evaluation: Evaluation) -> None:
-        """Compare the scores in ``evaluation`` with earlier scores of the sample number ``row``."""
-        for score in evaluation.scores:
-            value = valid_score(score.value if score.normalized is None else score.normalized)
-            if value is None:
-                continue
-            metric = self._metrics.setdefault((score.name, score.version), _CanaryMetric())
-            alarm = metric.update(row, value, rows=self.rows, every=self.every)
-            if alarm is not None:
-                metric.changed_in_round = self._rounds
-                name = f"canary.{score.name}"
-                stream = Stream(service=self.service, name=name, version=score.version)
-                self.report(Drift(stream=stream, alarm=alarm, cause="judge"))
-
-    def cause(self, stream: Stream) -> Cause:
-        """Return the cause of a drift alarm on ``stream``, the live scores of one metric.
-
-        It is ``judge`` if the canary set had an alarm for this metric in the last twenty rounds,
-        else ``system``; ``unknown`` if there is no baseline of this metric.
-        """
-        metric = self._metrics.get((stream.name, stream.version))
-        if metric is None or metric.detector is None:
-            return "unknown"
-        changed = metric.changed_in_round
-        is_recent = changed is not None and self._rounds - changed <= _JUDGE_ROUNDS
-        return "judge" if is_recent else "system"
-
-
-@dataclass(slots=True)
 class Canary:
-    """Score ``samples``, a canary set, again and again, and pass the scores to ``monitor``.
+    """Score ``samples``, a canary set, again and again, to detect a change of the judge.
 
     In a round, ``measure`` scores each sample once, one after the other; ``edge`` handles an
-    exception of a round. After ``is_over()`` has returned True, no sample is scored. Raises
-    `ConfigError` unless there are 1 to 64 samples.
+    exception of a round. After ``is_over()`` has returned True, no sample is scored. The scores of
+    a sample are compared with its scores in the first five rounds; each version of a metric has a
+    baseline of its own. If they change later, the judge has changed, and ``report`` gets an alarm
+    with the cause ``judge``. Raises `ConfigError` unless there are 1 to 64 samples.
     """
 
     samples: Sequence[Sample]
-    measure: Measure
-    monitor: CanaryMonitor = field(kw_only=True)
+    measure: Callable[[Sample], Awaitable[Evaluation]]
+    report: Callable[[Drift], object]
     edge: AbstractContextManager[object, bool | None] = field(kw_only=True)
     is_over: Callable[[], bool] = field(default=lambda: False, kw_only=True)
+    service: str = field(default="", kw_only=True)
+    _metrics: dict[tuple[str, str], _CanaryMetric] = field(default_factory=dict, init=False)
+    _rounds: int = field(default=0, init=False)
     _stopped: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __post_init__(self) -> None:
         if not 0 < len(self.samples) <= _MAX_SAMPLES:
             msg = f"a canary set has 1 to {_MAX_SAMPLES} samples, not {len(self.samples)}"
             raise ConfigError(msg)
-
-    def run_once(self) -> None:
-        """Score every sample once, and wait for it; not from within an event loop."""
-        if self.is_over():
-            self.stop()
-            return
-        with self.edge:
-            asyncio.run(self._round())
-
-    async def _round(self) -> None:
-        self.monitor.begin_round()
-        for row, sample in enumerate(self.samples):
-            if self.is_over():
-                return
-            self.monitor.add(row, await self.measure(sample))
 
     def start(self, minutes: float) -> None:
         """Start a thread that scores all samples every ``minutes`` minutes, until `stop` is called.
@@ -184,3 +119,45 @@ class Canary:
 
     def stop(self) -> None:
         self._stopped.set()
+
+    def run_once(self) -> None:
+        """Score every sample once, and wait for it; not from within an event loop."""
+        if self.is_over():
+            self.stop()
+            return
+        with self.edge:
+            asyncio.run(self._round())
+
+    async def _round(self) -> None:
+        self._rounds += 1
+        for row, sample in enumerate(self.samples):
+            if self.is_over():
+                return
+            self._add(row, await self.measure(sample))
+
+    def _add(self, row: int, evaluation: Evaluation) -> None:
+        """Compare the scores in ``evaluation`` with earlier scores of the sample number ``row``."""
+        for score in evaluation.scores:
+            value = valid_score(score.value if score.normalized is None else score.normalized)
+            if value is None:
+                continue
+            metric = self._metrics.setdefault((score.name, score.version), _CanaryMetric())
+            alarm = metric.update(row, value, rows=len(self.samples))
+            if alarm is not None:
+                metric.changed_in_round = self._rounds
+                name = f"canary.{score.name}"
+                stream = Stream(service=self.service, name=name, version=score.version)
+                self.report(Drift(stream=stream, alarm=alarm, cause="judge"))
+
+    def cause(self, stream: Stream) -> Cause:
+        """Return the cause of a drift alarm on ``stream``, the live scores of one metric.
+
+        It is ``judge`` if the canary set had an alarm for this metric in the last twenty rounds,
+        else ``system``; ``unknown`` if there is no baseline of this metric.
+        """
+        metric = self._metrics.get((stream.name, stream.version))
+        if metric is None or metric.detector is None:
+            return "unknown"
+        changed = metric.changed_in_round
+        is_recent = changed is not None and self._rounds - changed <= _JUDGE_ROUNDS
+        return "judge" if is_recent else "system"

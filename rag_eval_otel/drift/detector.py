@@ -170,11 +170,6 @@ class BettingDetector:
         """
         return math.log10(max(self._evidence.value, 1.0)) if self._evidence else 0.0
 
-    @property
-    def since(self) -> int:
-        """The index of the first score on which the evidence is based; else of the next score."""
-        return self._evidence.since(count=self.count) if self._evidence else self.count
-
     def update(self, score: float | None) -> bool:
         """Compare ``score`` with the baseline, or learn from it; return True if it raises an alarm.
 
@@ -256,8 +251,7 @@ class BettingDetector:
         expected = (FORMAT, self.every, self.tail, self._target)
         saved = tuple(state[name] for name in ("format", "every", "tail", "target"))
         if saved != expected:
-            msg = f"it belongs to a detector {saved}, not {expected}"
-            raise ValueError(msg)
+            raise ValueError(f"it belongs to a detector {saved}, not {expected}")
         count, pause = int(state["count"]), int(state["pause"])
         learning = array("d", state["learning"])
         baseline = evidence = None
@@ -294,8 +288,7 @@ def check_target(target: float | None) -> None:
 
 
 def _refuse(name: str, value: object, allowed: str) -> NoReturn:
-    msg = f"{name} must be {allowed}, not {value!r}"
-    raise ConfigError(msg)
+    raise ConfigError(f"{name} must be {allowed}, not {value!r}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

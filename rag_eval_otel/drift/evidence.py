@@ -234,13 +234,15 @@ _RUN_SIZE = 4  # numbers of a run of each view: wealth of the dating bet, start,
 _LEVEL, _TAIL = 0, 1
 
 
-class _ViewBets(NamedTuple):
-    """The bets on a view: its number, the weight of each bet, and the range of their indexes."""
-
-    view: int
-    share: float
-    first: int
-    last: int
+@cache  # all detectors share the result
+def _plan(
+    direction: Directions, known: tuple[bool, ...], reserve: float
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return the views of ``known`` mean that are tested, and the weight of each bet."""
+    wanted = _SHARES_OF_TARGET if direction == "both" and not all(known) else _SHARES[direction]
+    shares = [share * is_known for share, is_known in zip(wanted, known, strict=True)]
+    weights = (shares[view] / sum(shares) / _BETS[view] / reserve for view in _VIEW_OF_BET)
+    return tuple(view for view, share in enumerate(shares) if share), tuple(weights)
 
 
 class Evidence:
@@ -251,20 +253,18 @@ class Evidence:
     """
 
     __slots__ = (
-        *("_a", "_b", "_m", "_plan", "_recent", "_runs", "_shares", "_squares", "_total"),
+        *("_a", "_b", "_m", "_recent", "_runs", "_shares", "_squares", "_total", "_views"),
         "value",
     )
 
     def __init__(self, baseline: Baseline, *, every: float, direction: Directions = "both") -> None:
         known = tuple(level is not None for level in baseline.levels)
-        self._plan = _plan(direction, known, _RESERVE if baseline.level.n else 1.0)
-        self._shares = _shares(self._plan)
+        self._views, self._shares = _plan(direction, known, _RESERVE if baseline.level.n else 1.0)
         self._a, self._b = (array("d", bytes(8 * _ENDS[-1])) for _ in range(2))
-        for view, _, first, last in self._plan:
-            level = baseline.levels[view]
+        for view in self._views:
+            level, bets = baseline.levels[view], slice(*_ENDS[view : view + 2])
             if level is not None:
-                bets = _make_bets(level, count=_BETS[view], every=every)
-                self._a[first:last], self._b[first:last] = bets
+                self._a[bets], self._b[bets] = _make_bets(level, count=_BETS[view], every=every)
         self.clear()
 
     def clear(self) -> None:
@@ -280,12 +280,12 @@ class Evidence:
         bets = zip(self._m, a, b, _VIEW_OF_BET, strict=True)
         self._m = wealth = array("d", [(m + 1.0) * (p - q * views[v]) for m, p, q, v in bets])
         self.value = sum(map(mul, self._shares, wealth))
-        for view, _, first, _ in self._plan:
-            run = view * _RUN_SIZE
+        for view in self._views:
+            run, bet = view * _RUN_SIZE, _ENDS[view] + _DATING_BET
             if runs[run] <= 1.0:
                 runs[run], runs[run + 1] = 1.0, index
                 runs[run + 2], runs[run + 3] = self._total, self._squares
-            runs[run] *= a[first + _DATING_BET] - b[first + _DATING_BET] * views[view]
+            runs[run] *= a[bet] - b[bet] * views[view]
         level = views[0]
         self._recent = (self._recent + bytes((int(level * _STEPS + 0.5),)))[-_RECENT:]
         self._total += level
@@ -293,8 +293,9 @@ class Evidence:
 
     def leading_view(self) -> int:
         """Return the index of the view with the most evidence of a change."""
-        plan, wealth = self._plan, self._m
-        return max(plan, key=lambda bets: bets.share * sum(wealth[bets.first : bets.last])).view
+        shares, wealth = self._shares, self._m
+        first, last = _ENDS, _ENDS[1:]
+        return max(self._views, key=lambda v: shares[first[v]] * sum(wealth[first[v] : last[v]]))
 
     def run(
         self, view: int, *, count: int, baseline: Baseline, views: Callable[[float], Views]
@@ -309,7 +310,7 @@ class Evidence:
         level = baseline.levels[dated] or baseline.level
         recent = [byte / _STEPS for byte in self._recent]
         gain, number = likeliest_fall([views(score)[dated] for score in recent], level.mean)
-        runs = [self._run_since(v, count) for v, *_ in self._plan if v in {view, _LEVEL}]
+        runs = [self._run_since(v, count) for v in self._views if v in {view, _LEVEL}]
         gains = [run.n * (run.mean - baseline.level.mean) ** 2 for run in runs]
         if not number or gain < max(gains):
             return runs[gains.index(max(gains))]
@@ -325,10 +326,6 @@ class Evidence:
         variance = max(0.0, (self._squares - squares) / n - mean * mean)
         return Run(int(start), n, mean, variance)
 
-    def since(self, *, count: int) -> int:
-        pairs = zip(self._runs[0::_RUN_SIZE], self._runs[1::_RUN_SIZE], strict=True)
-        return int(min((start for evidence, start in pairs if evidence > 1), default=count))
-
     def to_state(self) -> dict[str, Any]:
         return {
             "value": self.value,
@@ -343,23 +340,3 @@ class Evidence:
         self._total, self._squares = map(float, state["sums"])
         self._recent = bytes.fromhex(state["recent"])
         self.value = float(state["value"])
-
-
-@cache
-def _plan(direction: Directions, known: tuple[bool, ...], reserve: float) -> tuple[_ViewBets, ...]:
-    target_only = direction == "both" and not all(known)
-    wanted = _SHARES_OF_TARGET if target_only else _SHARES[direction]
-    shares = [share if is_known else 0.0 for share, is_known in zip(wanted, known, strict=True)]
-    return tuple(
-        _ViewBets(view, share / sum(shares) / _BETS[view] / reserve, _ENDS[view], _ENDS[view + 1])
-        for view, share in enumerate(shares)
-        if share
-    )
-
-
-@cache
-def _shares(plan: tuple[_ViewBets, ...]) -> tuple[float, ...]:
-    shares = [0.0] * _ENDS[-1]
-    for view, share, first, last in plan:
-        shares[first:last] = [share] * _BETS[view]
-    return tuple(shares)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +16,6 @@ from rag_eval_otel.drift.detector import (
     FORMAT,
     Alarm,
     BettingDetector,
-    Direction,
     check_target,
     valid_score,
 )
@@ -24,12 +23,11 @@ from rag_eval_otel.drift.evidence import Directions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import cause_of, log
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.types import Evaluation, SpanRef
 
 _MAX_LENGTH = math.log1p(20_000)  # characters
-_MAX_STREAMS = 50 * 200  # 50 metrics of 200 services
-_MAX_TURNS = 5
+_MAX_STREAMS = 10_000  # whose states are saved; old versions of metrics are the first
+_KEPT_TURNS, _MAX_TURNS = 50, 5  # of a stream, and in an alarm
 
 Cause = Literal["judge", "system", "unknown"]
 """What caused a change of scores: the judge, or the system that answers; see `drift.canary`."""
@@ -58,7 +56,7 @@ class WorstTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """An alarm with its stream of scores, its cause, and the worst answers since the change."""
+    """An alarm with its stream of scores, its cause, and the worst of the last answers."""
 
     stream: Stream
     alarm: Alarm
@@ -113,14 +111,12 @@ class DriftOptions:
     def __post_init__(self) -> None:
         targets: object = self.targets
         if not isinstance(targets, Mapping):
-            msg = f"targets must be a mapping of metrics to means, not {targets!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"targets must be a mapping of metrics to means, not {targets!r}")
         for target in targets.values():
             check_target(target)
         on_drift: object = self.on_drift
         if on_drift is not None and not callable(on_drift):
-            msg = f"on_drift must be a function, not {on_drift!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"on_drift must be a function, not {on_drift!r}")
         self.make_detector(Stream(service="", name=""))  # checks the other options
 
     def make_detector(self, stream: Stream) -> BettingDetector:
@@ -151,37 +147,24 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
         yield "answer_length", "", min(1.0, math.log1p(evaluation.answer_length) / _MAX_LENGTH)
 
 
-_Turn: TypeAlias = "tuple[float, int, SpanRef | None]"
-"""A score, its negative index, so that the latest of equal scores is first, and its span."""
-
-
 @dataclass(slots=True)
 class _StreamMonitor:
-    """The detector of a stream, and its turns with extreme scores since the evidence grows."""
+    """The detector of a stream, and its last turns with the indexes of their scores."""
 
     detector: BettingDetector
-    lowest: list[_Turn] = field(default_factory=list)
-    highest: list[_Turn] = field(default_factory=list)
+    turns: deque[tuple[int, WorstTurn]] = field(default_factory=lambda: deque(maxlen=_KEPT_TURNS))
 
     def update(self, value: float, span: SpanRef | None) -> Alarm | None:
-        detector, score = self.detector, valid_score(value)
+        score = valid_score(value)
         if score is not None:
-            index, since = detector.count, detector.since
-            self.lowest = _with_turn(self.lowest, (score, -index, span), since)
-            self.highest = _with_turn(self.highest, (-score, -index, span), since)
-        return detector.alarm if detector.update(value) else None
+            self.turns.append((self.detector.count, WorstTurn(score=score, span=span)))
+        return self.detector.alarm if self.detector.update(value) else None
 
-    def worst_since(self, onset: int, *, direction: Direction) -> tuple[WorstTurn, ...]:
-        """Return up to five turns since ``onset`` with the lowest scores; after a rise, highest."""
-        sign, turns = (-1, self.highest) if direction == "up" else (1, self.lowest)
-        return tuple(
-            WorstTurn(score=sign * score, span=span) for score, at, span in turns if -at >= onset
-        )
-
-
-def _with_turn(turns: list[_Turn], turn: _Turn, since: int) -> list[_Turn]:
-    turns = [kept for kept in (*turns, turn) if -kept[1] >= since]
-    return sorted(turns, key=itemgetter(0, 1))[:_MAX_TURNS]
+    def worst_since(self, alarm: Alarm) -> tuple[WorstTurn, ...]:
+        """Return the turns since the onset with the lowest scores; after a rise, the highest."""
+        turns = [turn for index, turn in reversed(self.turns) if index >= alarm.onset]
+        turns.sort(key=attrgetter("score"), reverse=alarm.direction == "up")
+        return tuple(turns[:_MAX_TURNS])
 
 
 class DriftMonitor:
@@ -192,8 +175,7 @@ class DriftMonitor:
     another measurement and not a drift. It is called on the thread that adds the score.
 
     ``make`` returns the detector for a stream. ``service`` is the name of the service that emits
-    the evaluations. If there are more than ``capacity`` streams, the least recently used one is
-    removed, with a warning in the log. A monitor is thread-safe.
+    the evaluations. A monitor is thread-safe.
     """
 
     def __init__(
@@ -202,19 +184,16 @@ class DriftMonitor:
         *,
         make: Callable[[Stream], BettingDetector] | None = None,
         service: str = "",
-        capacity: int = _MAX_STREAMS,
     ) -> None:
         self.report = report
         self._make = make or DriftOptions().make_detector
         self.service = service
-        self._capacity = capacity
         self._cause: Callable[[Stream], Cause] = lambda _: "unknown"
         self._create_lock()
-        call_in_child(self._create_lock)
-        self._streams: OrderedDict[Stream, _StreamMonitor] = OrderedDict()
+        call_in_child(self._create_lock)  # another thread may hold the lock at a fork
+        self._streams: dict[Stream, _StreamMonitor] = {}
         self._versions: dict[tuple[str, str], str] = {}  # the last one, by service and name
         self._restored: dict[Stream, Mapping[str, Any]] = {}
-        self._warnings = LimitedLog()
 
     def _create_lock(self) -> None:
         self._lock = threading.RLock()
@@ -228,10 +207,9 @@ class DriftMonitor:
 
         An exception of the function ``report`` is raised again after all reports.
         """
-        service = self.service if evaluation.service is None else evaluation.service
         reports: list[Report] = []
         for name, version, value in monitored_values(evaluation):
-            stream = Stream(service=service, name=name, version=version)
+            stream = Stream(service=self.service, name=name, version=version)
             reports += self._add(stream, value, evaluation.span)
         self._report_all(reports)
 
@@ -253,27 +231,12 @@ class DriftMonitor:
                 self._versions[stream.service, stream.name] = stream.version
                 if previous != stream.version:
                     reports.append(NewBaseline(stream=stream, previous=previous))
-                if len(self._streams) > self._capacity:
-                    self._remove_oldest()
-            self._streams.move_to_end(stream)
             monitor = self._streams[stream]
             alarm = monitor.update(value, span)
             if alarm is not None:
-                worst = monitor.worst_since(alarm.onset, direction=alarm.direction)
-                cause = self._cause(stream)
+                cause, worst = self._cause(stream), monitor.worst_since(alarm)
                 reports.append(Drift(stream=stream, alarm=alarm, cause=cause, worst=worst))
         return reports
-
-    def _remove_oldest(self) -> None:
-        removed, _ = self._streams.popitem(last=False)
-        if self._versions.get((removed.service, removed.name)) == removed.version:
-            del self._versions[removed.service, removed.name]
-        text = (
-            "drift: there are more than %d streams of scores; removed the least recently used one,"
-            " %s of %s"
-        )
-        service = removed.service or "unknown service"
-        self._warnings.write("removed", text, self._capacity, removed.name, service)
 
     def evidence(self) -> list[tuple[Stream, float]]:
         """Return each stream with the `BettingDetector.log10_evidence` of a change."""
@@ -287,7 +250,7 @@ class DriftMonitor:
             for stream, monitor in self._streams.items():
                 states[stream] = monitor.detector.to_state()
         streams = [asdict(stream) | {"detector": state} for stream, state in states.items()]
-        return {"format": FORMAT, "streams": streams[-self._capacity :]}
+        return {"format": FORMAT, "streams": streams[-_MAX_STREAMS:]}
 
     def restore(self, state: Any) -> None:
         """Continue from ``state``, which `to_state` returned in an earlier process.
@@ -298,8 +261,7 @@ class DriftMonitor:
         states: dict[Stream, Mapping[str, Any]] = {}
         try:
             if state["format"] != FORMAT:
-                msg = f"its format is {state['format']!r}, not {FORMAT}"
-                raise ValueError(msg)
+                raise ValueError(f"its format is {state['format']!r}, not {FORMAT}")
             for saved in state["streams"]:
                 names = {name: str(saved[name]) for name in ("service", "name", "version")}
                 states[Stream(**names)] = saved["detector"]

@@ -1,17 +1,15 @@
 """Write scores on spans and in events, and remove texts of users from spans before export.
 
-An ended span cannot be changed, so functions here return a changed copy of the span. The logs API
-of OpenTelemetry is private (``opentelemetry._logs``): only this module and `runtime.providers` use
-it.
+An ended span cannot be changed, so functions here return a changed copy of the span.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from opentelemetry import _logs
 from opentelemetry.attributes import BoundedAttributes
@@ -46,6 +44,7 @@ def span_context(ref: SpanRef | None) -> Context:
 
 
 T = TypeVar("T")
+_Optional: TypeAlias = "Mapping[str, AttributeValue | None]"
 
 MAX_EXPLANATION = 1024  # characters
 
@@ -61,7 +60,6 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
         attributes |= feedback_attributes(feedback)
     evaluation = ending.evaluation
     if evaluation is not None:
-        sampling = evaluation.sampling
         details = {key for score in evaluation.scores for key in score.detail}
         attributes |= {
             semconv.EVALUATION_LABEL: evaluation.label,
@@ -71,10 +69,10 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
             semconv.EVALUATION_TRUNCATED: "truncated" in details or None,
             **_spent(evaluation.usage, evaluation.cost, evaluation.currency),
         }
-        if sampling is not None:
+        if evaluation.sampling is not None:
             attributes |= {
-                semconv.EVALUATION_SAMPLING_PROBABILITY: float(sampling.probability),
-                semconv.EVALUATION_SAMPLING_TARGETED: sampling.is_targeted or None,
+                semconv.EVALUATION_SAMPLING_PROBABILITY: float(evaluation.sampling.probability),
+                semconv.EVALUATION_SAMPLING_TARGETED: evaluation.sampling.is_targeted or None,
             }
         for prefix, judged in evaluation.judged:
             for score in judged.scores:
@@ -82,7 +80,7 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
                 if explanations and score.explanation and not prefix:
                     key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
                     attributes[key] = score.explanation[:MAX_EXPLANATION]
-    return exportable_attributes((k, v) for k, v in attributes.items() if v is not None)
+    return exportable_attributes(attributes)
 
 
 def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
@@ -94,18 +92,17 @@ def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
     }
 
 
-def _spent(usage: Usage, cost: float | None, currency: str) -> dict[str, AttributeValue]:
+def _spent(usage: Usage, cost: float | None, currency: str) -> _Optional:
     """Return attributes with the tokens in ``usage``, and with their ``cost`` if it is known."""
-    tokens: dict[str, AttributeValue] = (
-        {semconv.EVALUATION_TOKENS: usage.tokens} if usage.tokens else {}
-    )
-    if cost is None:
-        return tokens
-    return {**tokens, semconv.EVALUATION_COST: float(cost), semconv.EVALUATION_CURRENCY: currency}
+    return {
+        semconv.EVALUATION_TOKENS: usage.tokens or None,
+        semconv.EVALUATION_COST: _float(cost),
+        semconv.EVALUATION_CURRENCY: None if cost is None else currency,
+    }
 
 
-def _leaves(score: Score, name: str) -> dict[str, AttributeValue | None]:
-    leaves: dict[str, AttributeValue | None] = {
+def _leaves(score: Score, name: str) -> _Optional:
+    leaves: _Optional = {
         semconv.LEAF_SCORE: score.value,
         semconv.LEAF_NORMALIZED_SCORE: _float(score.normalized),
         semconv.LEAF_LABEL: score.label,
@@ -122,11 +119,13 @@ def _float(number: float | None) -> float | None:
     return None if number is None else float(number)
 
 
-def exportable_attributes(
-    attributes: Iterable[tuple[str, AttributeValue]],
-) -> dict[str, AttributeValue]:
-    """Return ``attributes`` as a dict, in which names of users can be encoded as UTF-8."""
-    return {k: exportable(value) if isinstance(value, str) else value for k, value in attributes}
+def exportable_attributes(attributes: _Optional) -> dict[str, AttributeValue]:
+    """Return ``attributes`` that are not None; texts can be encoded as UTF-8."""
+    return {
+        name: exportable(value) if isinstance(value, str) else value
+        for name, value in attributes.items()
+        if value is not None
+    }
 
 
 def copied(
@@ -135,12 +134,8 @@ def copied(
     """Return a copy of ``span`` in which ``attributes`` and ``events`` replace those of the span.
 
     The copy has no limit on the number of attributes, because at the limit the SDK would drop the
-    oldest, and keeps the counts of dropped attributes, events and links. A span that is not the
-    SDK's makes its copy itself, by a method ``with_content(attributes, events)``.
+    oldest, and keeps the counts of dropped attributes, events and links.
     """
-    if hasattr(span, "with_content"):
-        made: ReadableSpan = span.with_content(attributes, events)
-        return made
     return ReadableSpan(
         name=span.name,
         context=span.context,
@@ -202,11 +197,8 @@ class ContentFilter:
         added = self._by_openinference(span, kept)
         if attributes is None and not any(events) and not added:
             return span
-        return copied(
-            span,
-            attributes={**added, **kept},
-            events=[new or old for new, old in zip(events, span.events, strict=True)],
-        )
+        shown = [new or old for new, old in zip(events, span.events, strict=True)]
+        return copied(span, attributes={**added, **kept}, events=shown)
 
     def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
         """Return the OpenInference attributes of a span that no other instrumentation describes."""
@@ -271,7 +263,7 @@ class EventLog:
     def emit(
         self,
         name: str,
-        attributes: Iterable[tuple[str, AttributeValue]],
+        attributes: _Optional,
         *,
         span: SpanRef | None,
         body: str | None = None,
@@ -306,25 +298,23 @@ class EventSink:
 
     def emit_feedback(self, feedback: Feedback) -> None:
         """Emit the feedback of a person, in the context of the rated span or of its trace."""
-        attributes: dict[str, AttributeValue] = {
+        attributes: _Optional = {
             semconv.GEN_AI_EVALUATION_NAME: feedback.name,
             semconv.GEN_AI_EVALUATION_SCORE_VALUE: feedback.score,
             semconv.GEN_AI_EVALUATION_SCORE_LABEL: feedback.label or "",
             semconv.EVALUATION_ANNOTATOR: semconv.HUMAN,
+            semconv.GEN_AI_EVALUATION_EXPLANATION: (feedback.comment or "")[:MAX_EXPLANATION]
+            or None,
         }
-        if feedback.comment:
-            attributes[semconv.GEN_AI_EVALUATION_EXPLANATION] = feedback.comment[:MAX_EXPLANATION]
-        self._log.emit(semconv.EVALUATION_EVENT, attributes.items(), span=feedback.span)
+        self._log.emit(semconv.EVALUATION_EVENT, attributes, span=feedback.span)
 
 
-def _of_score(
-    score: Score, evaluation: Evaluation, *, explanations: bool
-) -> Iterator[tuple[str, AttributeValue]]:
-    """Yield the attributes of the event of ``score``."""
-    yield from evaluation.about.items()
+def _of_score(score: Score, evaluation: Evaluation, *, explanations: bool) -> _Optional:
+    """Return the attributes of the event of ``score``."""
     probability = None if evaluation.sampling is None else evaluation.sampling.probability
     text = (score.explanation or "")[:MAX_EXPLANATION] if explanations else ""
-    attributes = {
+    return {
+        **evaluation.about,
         semconv.GEN_AI_EVALUATION_NAME: score.name,
         semconv.GEN_AI_EVALUATION_SCORE_VALUE: score.value,
         semconv.GEN_AI_EVALUATION_SCORE_LABEL: score.label,
@@ -337,7 +327,6 @@ def _of_score(
         **_spent(score.usage, score.cost, evaluation.currency),
         semconv.GEN_AI_EVALUATION_EXPLANATION: text or None,
     }
-    yield from ((name, value) for name, value in attributes.items() if value is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,10 @@
-"""Watch live scores for drift, report alarms to OpenTelemetry, and save the state in a file.
-
-A *stream* is the sequence of scores of one metric version. An alarm is a log event and is counted.
-A gauge shows for each stream how strong the evidence is that the scores changed.
-"""
+"""Watch live scores for drift, report alarms to OpenTelemetry, and save the state in a file."""
 
 from __future__ import annotations
 
 import atexit
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,98 +31,28 @@ if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
     from opentelemetry.util.types import AttributeValue
 
-_COLLECTIONS = 2  # the gauge shows an alarm in so many collections, so that no scrape misses it
 _SAVE_INTERVAL = 100  # evaluations after which the state is saved
-
-
-class DriftTelemetry:
-    """Report drift of scores as log events, in a counter of alarms, and in a gauge of evidence."""
-
-    def __init__(
-        self,
-        *,
-        meter_provider: MeterProvider | None = None,
-        logger_provider: LoggerProvider | None = None,
-    ) -> None:
-        self._log = EventLog(logger_provider)
-        self._meter_provider = meter_provider
-        self._meters = Meters(meter_provider)
-        self._held: dict[Stream, tuple[float, int]] = {}  # evidence at an alarm, collections left
-        self.stop: Callable[[], None] = lambda: None
-        """Stop reporting the evidence of drift in the gauge."""
-
-    def report(self, report: Report) -> None:
-        """Emit an alarm or a new baseline as a log event, and count an alarm.
-
-        The event of an alarm belongs to the trace of the answer with the worst score.
-        """
-        if isinstance(report, NewBaseline):
-            text = f"{report.stream.name} is another measurement: its baseline is learned anew"
-            previous = (f"{semconv.EVALUATION_VERSION}.previous", report.previous)
-            attributes = [*_of_stream(report.stream), previous]
-            self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
-            return
-        self._held[report.stream] = (report.alarm.log10_evidence, _COLLECTIONS)
-        worst = report.worst[0].span if report.worst else None
-        self._log.emit(
-            semconv.DRIFT_EVENT, _of_drift(report), span=worst, body=str(report), is_warning=True
-        )
-        alarm = {
-            semconv.GEN_AI_EVALUATION_NAME: report.stream.name,
-            semconv.DRIFT_DIRECTION: report.alarm.direction,
-            semconv.DRIFT_CAUSE: report.cause,
-        }
-        self._meters.record(semconv.DRIFT_ALARMS, 1, alarm)
-
-    def observe(self, monitor: DriftMonitor) -> None:
-        """Report the evidence of ``monitor`` in a gauge, at each collection until `stop`."""
-        self._monitor = monitor
-        sources = {semconv.DRIFT_EVIDENCE: DriftTelemetry._observations}
-        self.stop = add_gauges(self._meter_provider, self, sources)
-
-    def _observations(self) -> Iterator[Observation]:
-        for stream, value in self._monitor.evidence():
-            held, left = self._held.pop(stream, (0.0, 0))
-            if left > 1:
-                self._held[stream] = (held, left - 1)
-            yield Observation(max(value, held), exportable_attributes(_of_stream(stream)))
-
-
-def _of_stream(stream: Stream) -> Iterator[tuple[str, AttributeValue]]:
-    yield semconv.GEN_AI_EVALUATION_NAME, stream.name
-    yield semconv.EVALUATION_VERSION, stream.version
-
-
-def _of_drift(drift: Drift) -> Iterator[tuple[str, AttributeValue]]:
-    alarm, prefix = drift.alarm, semconv.DRIFT_PREFIX
-    yield from _of_stream(drift.stream)
-    yield semconv.DRIFT_DIRECTION, alarm.direction
-    yield semconv.DRIFT_CAUSE, drift.cause
-    yield f"{prefix}.before", alarm.before
-    yield f"{prefix}.after", alarm.after
-    yield f"{prefix}.change", alarm.change
-    yield f"{prefix}.change_low", alarm.interval[0]
-    yield f"{prefix}.change_high", alarm.interval[1]
-    yield f"{prefix}.scores_since_onset", alarm.n
-    yield semconv.DRIFT_EVIDENCE, alarm.log10_evidence
-    ids = [f"{turn.span.trace_id:032x}" for turn in drift.worst if turn.span is not None]
-    if ids:
-        yield f"{prefix}.worst_traces", ids
 
 
 class DriftSink:
     """Watch the scores of live evaluations for drift, and report alarms.
 
-    Alarms go to ``telemetry`` and to ``on_drift`` in ``options``. If these name a file for the
-    state, it is read at the start and written every 100 evaluations and at the end.
+    An alarm is a log event and is counted; a gauge shows the evidence of drift in each stream.
+    Alarms also go to ``on_drift`` of ``options``. If these name a file for the state, it is read at
+    the start and written every 100 evaluations and at the end.
     """
 
     def __init__(
-        self, options: DriftOptions, telemetry: DriftTelemetry, *, service: str = ""
+        self,
+        options: DriftOptions,
+        *,
+        meter_provider: MeterProvider | None = None,
+        logger_provider: LoggerProvider | None = None,
+        service: str = "",
     ) -> None:
-        self._options = options
-        self._telemetry = telemetry
-        self.monitor = DriftMonitor(self._report, make=options.make_detector, service=service)
+        self._on_drift = options.on_drift
+        self._log, self._meters = EventLog(logger_provider), Meters(meter_provider)
+        self.monitor = DriftMonitor(self.report, make=options.make_detector, service=service)
         self._path = Path(options.state) if options.state is not None else None
         self._warnings = LimitedLog()
         self._unsaved = 0
@@ -135,12 +61,9 @@ class DriftSink:
             # Registered before the exit handler of the pipeline, so that it runs after that
             # handler and also saves the last scores.
             atexit.register(self.save)
-        telemetry.observe(self.monitor)
-
-    def _report(self, report: Report) -> None:
-        self._telemetry.report(report)
-        if self._options.on_drift is not None:
-            self._options.on_drift(report)
+        sources = {semconv.DRIFT_EVIDENCE: DriftSink._observations}
+        self.stop_gauge = add_gauges(meter_provider, self, sources)
+        """Stop reporting the evidence of drift in the gauge."""
 
     def __call__(self, evaluation: Evaluation) -> None:
         try:
@@ -157,6 +80,30 @@ class DriftSink:
         stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
         self._unsaved += 1
         self.monitor.update(stream, agreement.value, span=agreement.feedback.span)
+
+    def report(self, report: Report) -> None:
+        stream = report.stream
+        if isinstance(report, NewBaseline):
+            text = f"{stream.name} is another measurement: its baseline is learned anew"
+            previous = {f"{semconv.EVALUATION_VERSION}.previous": report.previous}
+            attributes = {**_of_stream(stream), **previous}
+            self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
+        else:
+            worst = report.worst[0].span if report.worst else None  # whose trace has the event
+            found, text = _of_drift(report), str(report)
+            self._log.emit(semconv.DRIFT_EVENT, found, span=worst, body=text, is_warning=True)
+            alarm = {
+                semconv.GEN_AI_EVALUATION_NAME: stream.name,
+                semconv.DRIFT_DIRECTION: report.alarm.direction,
+                semconv.DRIFT_CAUSE: report.cause,
+            }
+            self._meters.record(semconv.DRIFT_ALARMS, 1, alarm)
+        if self._on_drift is not None:
+            self._on_drift(report)
+
+    def _observations(self) -> Iterator[Observation]:
+        for stream, value in self.monitor.evidence():
+            yield Observation(value, exportable_attributes(_of_stream(stream)))
 
     def _load(self, path: Path) -> None:
         try:
@@ -180,17 +127,34 @@ class DriftSink:
             self._warnings.write("save", "drift: %s cannot be written (%s)", self._path, error)
 
     def close(self) -> None:
-        """Save the state a last time.
-
-        The gauge still reports the evidence, because the meter provider may shut down, and collect
-        its last metrics, after this sink is closed. `stop_gauge` ends the reports.
-        """
+        """Save the state a last time; the gauge stays for the last collection of metrics."""
         atexit.unregister(self.save)
         self.save()
 
-    def stop_gauge(self) -> None:
-        """Stop reporting the evidence of drift in the gauge."""
-        self._telemetry.stop()
+
+def _of_stream(stream: Stream) -> dict[str, AttributeValue]:
+    return {
+        semconv.GEN_AI_EVALUATION_NAME: stream.name,
+        semconv.EVALUATION_VERSION: stream.version,
+    }
+
+
+def _of_drift(drift: Drift) -> dict[str, AttributeValue | None]:
+    alarm, prefix = drift.alarm, semconv.DRIFT_PREFIX
+    return {
+        **_of_stream(drift.stream),
+        semconv.DRIFT_DIRECTION: alarm.direction,
+        semconv.DRIFT_CAUSE: drift.cause,
+        f"{prefix}.before": alarm.before,
+        f"{prefix}.after": alarm.after,
+        f"{prefix}.change": alarm.change,
+        f"{prefix}.change_low": alarm.interval[0],
+        f"{prefix}.change_high": alarm.interval[1],
+        f"{prefix}.scores_since_onset": alarm.n,
+        semconv.DRIFT_EVIDENCE: alarm.log10_evidence,
+        f"{prefix}.worst_traces": [f"{t.span.trace_id:032x}" for t in drift.worst if t.span]
+        or None,
+    }
 
 
 def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:

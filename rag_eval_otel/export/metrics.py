@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -36,7 +36,7 @@ _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # bounds of dura
 
 
 class Instrument(NamedTuple):
-    """A row of the table; ``join`` makes one value of those of several pipelines in a gauge."""
+    """A row of the table. In a gauge, ``join`` makes one value of those of several pipelines."""
 
     kind: Literal["counter", "histogram", "gauge", "up_down_counter"]
     unit: str
@@ -203,7 +203,7 @@ def _observe(
 
 # --- turns ----------------------------------------------------------------------------------------
 
-Counted = Literal["captured", "turn", "source", "released", "failure", "feedback"]
+Counted = Literal["captured", "turns", "released", "sources", "failures", "feedback"]
 """What a `Tally` counts, each by the names that `Stats` lists."""
 
 
@@ -223,27 +223,13 @@ class Tally:
         with self._lock:
             self._counts[kind][name] += number
 
-    def of(self, kind: Counted) -> Mapping[str, int]:
-        """Return the counts of ``kind`` by name."""
-        with self._lock:
-            return dict(self._counts[kind])
-
     def stats(self, *, held: int = 0, scoring: int = 0) -> Stats:
         """Return all counts at this moment, with the numbers of spans that wait now."""
         with self._lock:
-            counts = {kind: self.of(kind) for kind in self._counts}
-        captured = sum(counts["captured"].values())
-        return Stats(
-            captured=captured,
-            turns=counts["turn"],
-            pending=captured - sum(counts["turn"].values()),
-            released=counts["released"],
-            sources=counts["source"],
-            failures=counts["failure"],
-            held=held,
-            scoring=scoring,
-            feedback=counts["feedback"],
-        )
+            counts: dict[str, Any] = {kind: dict(each) for kind, each in self._counts.items()}
+        captured = sum(counts.pop("captured").values())
+        pending = captured - sum(counts["turns"].values())
+        return Stats(captured=captured, pending=pending, held=held, scoring=scoring, **counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,27 +270,23 @@ class Agreement:
         return float(self.label == self.feedback.label)
 
 
+_COMPONENT, _numbers = "rag_eval_otel.RagEvalSpanProcessor", count()
 _LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
-_MOST_NAMES = 100  # of models, services, or feedback, in attributes of metrics
-_NAME_LENGTH = 128  # characters of such a name: more than services and models have
+_MOST_NAMES = 100  # of models or feedback, in attributes of metrics
+_NAME_LENGTH = 128  # characters of such a name: more than models have
 
 
 class InstrumentSink:
     """Record scores and durations in histograms, and turns, requests and failures in counters.
 
-    The counter ``rag.evaluation.turns`` counts every turn exactly once. ``services`` always have
-    series of their own, however many other services there are.
+    The counter ``rag.evaluation.turns`` counts every turn exactly once.
     """
 
-    def __init__(
-        self, meter_provider: MeterProvider | None = None, *, services: Collection[str] = ()
-    ) -> None:
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         self.tally = Tally()
-        self._services = frozenset(services)
         self._names: dict[str, set[str]] = {}
         self._meter_provider = meter_provider
-        self._meters = Meters(meter_provider)
-        self._record = self._meters.record
+        self._record = Meters(meter_provider).record
 
     def __call__(self, evaluation: Evaluation) -> None:
         self.record(evaluation)
@@ -326,12 +308,12 @@ class InstrumentSink:
         histogram = semconv.OFFLINE_SCORE if sampling.stage == "offline" else semconv.SCORE
         source = self._source(evaluation)
         for score in evaluation.scores:
-            if score.value is None:
+            # The buckets cover [0, 1]; some metrics have another scale.
+            value = score.value if score.normalized is None else score.normalized
+            if value is None:
                 continue
             name = {semconv.GEN_AI_EVALUATION_NAME: score.name, **source}
             label = {} if score.label is None else {_LABEL: score.label}
-            # The buckets cover [0, 1]; some metrics have another scale.
-            value = score.value if score.normalized is None else score.normalized
             if not sampling.is_targeted:
                 self._record(histogram, value, {**name, **label}, context=context)
             if sampling.stage == "judge" and value >= 0:  # a counter takes no negative numbers
@@ -348,7 +330,7 @@ class InstrumentSink:
         if reason is not None:
             attributes[semconv.REASON] = reason
         self._record(semconv.TURNS, 1, attributes)
-        self.tally.add("turn", " ".join(attributes.values()))
+        self.tally.add("turns", " ".join(attributes.values()))
 
     def feedback(self, feedback: Feedback | None, outcome: FeedbackOutcome) -> None:
         """Count feedback of people; ``feedback`` is None if it could not be read."""
@@ -382,17 +364,29 @@ class InstrumentSink:
 
     def internal_error(self, place: str) -> None:
         """Count a failure of this library; ``place`` is the part that failed, such as "sink"."""
-        self.tally.add("failure", place)
+        self.tally.add("failures", place)
         self._record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def watch(self, held: Any, measurements: Iterable[Measurement] = ()) -> None:
         """Report in gauges the spans that are held, pending turns, and judges and embedders.
 
-        ``held`` has a length, and the attributes ``size`` in bytes and ``capacity`` in spans.
+        ``held`` has a length, and the attributes ``size`` in bytes and ``capacity`` in spans. If
+        the SDK reports on itself, they are also reported as the queue of a processor.
         """
         provider = self._meter_provider
         self._held = held  # gauges refer to it weakly
-        add_gauges(provider, held, _held_gauges())
+        gauges: dict[str, Source] = {
+            semconv.HELD: lambda held: _one(len(held)),
+            semconv.HELD_BYTES: lambda held: _one(held.size),
+        }
+        if sdk_metrics_enabled():
+            component = {
+                semconv.OTEL_COMPONENT_TYPE: _COMPONENT,
+                semconv.OTEL_COMPONENT_NAME: f"{_COMPONENT}/{next(_numbers)}",
+            }
+            gauges[semconv.SDK_QUEUE_SIZE] = lambda held: _one(len(held), component)
+            gauges[semconv.SDK_QUEUE_CAPACITY] = lambda held: _one(held.capacity, component)
+        add_gauges(provider, held, gauges)
         add_gauges(provider, self.tally, {semconv.PENDING: lambda t: _one(t.stats().pending)})
         for measurement in measurements:
             for model in (measurement.judge, measurement.embedder):
@@ -406,15 +400,9 @@ class InstrumentSink:
         add_gauges(self._meter_provider, method.__self__, {semconv.BUDGET_LEFT: method.__func__})
 
     def _source(self, evaluation: Evaluation) -> dict[str, str]:
-        """Return the attributes that name the judge's model, and the service if it is known."""
+        """Return the attribute that names the judge's model."""
         model = self._limited("judge", exportable(evaluation.judge or ""))
-        source = {semconv.EVALUATION_JUDGE: model} if model else {}
-        service = evaluation.service
-        if service is not None:
-            is_named = service in self._services
-            name = service if is_named else self._limited("service", service)
-            source[semconv.SERVICE_NAME] = name
-        return source
+        return {semconv.EVALUATION_JUDGE: model} if model else {}
 
     def _limited(self, kind: str, name: str) -> str:
         """Return ``name``, cut; ``other`` after 100 names, each of which makes new series."""
@@ -446,44 +434,20 @@ class InstrumentSink:
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | None]:
     """Return the outcome of the evaluated turn, and why scores of the judge are missing."""
-    status = evaluation.status
-    if status in {"unscored", "error"}:
-        return ("unscored" if status == "unscored" else "error"), evaluation.reason
-    if evaluation.sampling is not None and evaluation.sampling.reason is not None:
-        return "scored", evaluation.sampling.reason
-    failed = next((score for score in evaluation.scores if score.status != "ok"), None)
-    if failed is None and evaluation.is_span_missed:
-        return "scored", "span_missed"
-    return "scored", failed.reason if failed else None
+    status, sampling = evaluation.status, evaluation.sampling
+    if status == "unscored" or status == "error":  # noqa: PLR1714  # the type is narrowed
+        return status, evaluation.reason
+    if sampling is not None and sampling.reason is not None:
+        return "scored", sampling.reason
+    failed = [score.reason for score in evaluation.scores if score.status != "ok"]
+    return "scored", failed[0] if failed else "span_missed" if evaluation.is_span_missed else None
 
 
-# --- the state of a pipeline and of its endpoints -------------------------------------------------
-
-_COMPONENT = "rag_eval_otel.RagEvalSpanProcessor"
-_numbers = count()
+# --- the endpoints of judges and embedders --------------------------------------------------------
 
 
 def _one(value: float, attributes: Mapping[str, str] | None = None) -> list[Observation]:
     return [Observation(value, attributes)]
-
-
-def _held_gauges() -> dict[str, Source]:
-    """Return gauges of the held spans; if the SDK reports on itself, as the queue of a processor.
-
-    Processed spans are not reported, because the processor that exports them counts them.
-    """
-    gauges: dict[str, Source] = {
-        semconv.HELD: lambda held: _one(len(held)),
-        semconv.HELD_BYTES: lambda held: _one(held.size),
-    }
-    if sdk_metrics_enabled():
-        component = {
-            semconv.OTEL_COMPONENT_TYPE: _COMPONENT,
-            semconv.OTEL_COMPONENT_NAME: f"{_COMPONENT}/{next(_numbers)}",
-        }
-        gauges[semconv.SDK_QUEUE_SIZE] = lambda held: _one(len(held), component)
-        gauges[semconv.SDK_QUEUE_CAPACITY] = lambda held: _one(held.capacity, component)
-    return gauges
 
 
 _ENDPOINT_GAUGES: Final[Mapping[str, Callable[[EndpointState], float]]] = {
@@ -500,25 +464,21 @@ def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
     if endpoint in known:
         return
     known.add(endpoint)
-    meters = Meters(provider)
+    record, named = Meters(provider).record, {semconv.ENDPOINT: exportable(endpoint.state.name)}
 
     def count_attempt(attempt: AttemptResult) -> None:
-        attributes = {**_named(attempt.endpoint), semconv.OUTCOME: attempt.outcome}
-        meters.record(semconv.ENDPOINT_ATTEMPTS, 1, attributes)
-        meters.record(semconv.ENDPOINT_DURATION, attempt.seconds, attributes)
+        attributes = {**named, semconv.OUTCOME: attempt.outcome}
+        record(semconv.ENDPOINT_ATTEMPTS, 1, attributes)
+        record(semconv.ENDPOINT_DURATION, attempt.seconds, attributes)
 
-    def count_not_sent(name: str, reason: str) -> None:
-        meters.record(semconv.ENDPOINT_NOT_SENT, 1, {**_named(name), semconv.REASON: reason})
+    def count_not_sent(_: str, reason: str) -> None:
+        record(semconv.ENDPOINT_NOT_SENT, 1, {**named, semconv.REASON: reason})
 
     def source(value: Callable[[EndpointState], float]) -> Source:
-        return lambda endpoint: _one(value(endpoint.state), _named(endpoint.state.name))
+        return lambda endpoint: _one(value(endpoint.state), named)
 
     # New lists, because another thread may read the old ones.
     endpoint.observers = [*endpoint.observers, count_attempt]
     endpoint.refusal_observers = [*endpoint.refusal_observers, count_not_sent]
     gauges = {name: source(value) for name, value in _ENDPOINT_GAUGES.items()}
     add_gauges(provider, endpoint, gauges)
-
-
-def _named(endpoint: str) -> dict[str, str]:
-    return {semconv.ENDPOINT: exportable(endpoint)}

@@ -16,13 +16,13 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_p
 from rag_eval_otel.capture.logs import log_tap
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.config import Config, ConfigOptions
-from rag_eval_otel.drift.canary import Canary, CanaryMonitor
+from rag_eval_otel.drift.canary import Canary
 from rag_eval_otel.drift.monitor import DriftOptions
 from rag_eval_otel.environment import sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.attributes import EventSink
 from rag_eval_otel.export.backends.delivery import BackendSink
-from rag_eval_otel.export.drift import DriftSink, DriftTelemetry
+from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import OVERALL, InstrumentSink, Stats
 from rag_eval_otel.live.doctor import report_at_exit
 from rag_eval_otel.live.pipeline import Pipeline
@@ -143,16 +143,16 @@ class Handle:
             raise ConfigError(
                 "a canary set needs drift=True: its alarms are reported with those of live scores"
             )
-        comparison = CanaryMonitor(monitor.report, rows=len(samples), service=monitor.service)
         canary = Canary(
             samples,
             build_measurement(self.config).of,
-            monitor=comparison,
+            monitor.report,
             edge=pipeline.edge("canary"),
             is_over=lambda: pipeline.evaluator.is_closed,
+            service=monitor.service,
         )
         canary.start(minutes)
-        monitor.explain(comparison.cause)
+        monitor.explain(canary.cause)
         return canary
 
     def flush(self, timeout: float = 30.0) -> bool:
@@ -461,10 +461,12 @@ def build_sinks(
             explanations=config.explanations,
             meter_provider=meters,
         )
-    if config.drift is not False:
-        resource = getattr(getattr(provider, "resource", None), "attributes", {})
-        yield DriftSink(
-            DriftOptions() if config.drift is True else cast("DriftOptions", config.drift),
-            DriftTelemetry(meter_provider=meters, logger_provider=logs),
-            service=str(resource.get("service.name", "")),
-        )
+    if config.drift is False or sdk_disabled():
+        return
+    resource = getattr(getattr(provider, "resource", None), "attributes", {})
+    yield DriftSink(
+        DriftOptions() if config.drift is True else cast("DriftOptions", config.drift),
+        meter_provider=meters,
+        logger_provider=logs,
+        service=str(resource.get("service.name", "")),
+    )

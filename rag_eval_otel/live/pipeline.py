@@ -388,7 +388,7 @@ class Pipeline:
         ending = UNTOUCHED
         with self._read_edge:
             for name in filter(None, map(convention_of, trace.spans.values())):
-                self.instruments.tally.add("source", name)
+                self.instruments.tally.add("sources", name)
             most = self.config.max_text_chars
             steps = [read(view, most=most) for view in trace.spans.values()]
             for span_id, tree in trace.trees:

@@ -356,7 +356,7 @@ class TurnScorer:
     async def _evaluation(self, job: TurnJob, span: SpanRef) -> Evaluation | SkipReason:
         turn = job.turn
         if turn.is_complete:
-            self.instruments.tally.add("source", "callback")
+            self.instruments.tally.add("sources", "callback")
         sample = extract(turn)
         if not isinstance(sample, Sample):
             return sample

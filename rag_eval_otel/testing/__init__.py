@@ -1,4 +1,4 @@
-"""Test doubles and assertions for applications that use this library: judges, ids and clocks.
+"""Test doubles and assertions for applications that use this library.
 
 Names are loaded on first use, so that the pytest plugin imports nothing before a test needs it.
 """
@@ -10,22 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rag_eval_otel.testing.assertions import RagEval
-    from rag_eval_otel.testing.fakes import (
-        FakeEmbedder,
-        FakeJudge,
-        ManualClock,
-        SequentialIdGenerator,
-    )
+    from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 
-__all__ = ["FakeEmbedder", "FakeJudge", "ManualClock", "RagEval", "SequentialIdGenerator"]
+__all__ = ["FakeEmbedder", "FakeJudge", "RagEval"]
 
 
 if not TYPE_CHECKING:  # with this function, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
-            msg = f"module {__name__!r} has no attribute {name!r}"
-            raise AttributeError(msg)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = "assertions" if name == "RagEval" else "fakes"
         return getattr(import_module(f"{__name__}.{module}"), name)
 

@@ -103,15 +103,10 @@ class RagEval:
             first = failed[0]
             cause = first.detail.get("error", first.reason)
             what = f"{first.name} could not be measured ({first.reason}): {cause}"
-            msg = f"{what}; {len(failed)} such scores"
-            raise FailedRowError(msg)
-        low = [
-            line
-            for name, bound in bounds.items()
-            for line in _too_low(samples, [each[name] for each in evaluations], bound)
-        ]
-        if low:
-            raise AssertionError("\n".join(low))
+            raise FailedRowError(f"{what}; {len(failed)} such scores")
+        scores = [([each[name] for each in evaluations], low) for name, low in bounds.items()]
+        if lines := [line for found, low in scores for line in _too_low(samples, found, low)]:
+            raise AssertionError("\n".join(lines))
         return evaluations
 
     async def _evaluate(
@@ -146,11 +141,11 @@ def _too_low(samples: Sequence[Sample], scores: Sequence[Score], bound: float) -
         yield f"{name} is {mean:.3f}, below {bound:g}"
     values = [-math.inf if score.value is None else score.value for score in scores]
     worst = values.index(min(values))
-    sample, score = samples[worst], scores[worst]
+    sample, why = samples[worst], scores[worst].explanation
     yield f"  {f'sample {worst}: ' if len(samples) > 1 else ''}question: {_short(sample.question)}"
     yield f"  answer: {_short(sample.answer)}"
-    if score.explanation:
-        yield f"  why: {_short(score.explanation)}"
+    if why:
+        yield f"  why: {_short(why)}"
 
 
 def _short(text: str) -> str:
@@ -173,26 +168,22 @@ def _samples(source: object, question: object) -> list[Sample]:
 
 
 def _as_sample(value: object, question: str = "") -> Sample | None:
-    """Return ``value`` as a sample; None if it is neither a sample nor has its texts.
-
-    ``question`` is the question if ``value`` has none.
-    """
+    """Return ``value`` as a sample, by default with ``question``; None if it is not one."""
     if isinstance(value, Sample):
         return value if value.question else replace(value, question=question)
-    others: dict[str, Any] = {}
     if isinstance(value, tuple) and len(value) == _PAIR:
-        answer, contexts = value
-    elif isinstance(value, Mapping):
-        answer, contexts = (_text(value, part) for part in ("answer", "contexts"))
-        question = question or _text_of(value)
-        names = {each.name for each in fields(Sample)} - _KEYS.keys()
-        others = {name: value[name] for name in names if name in value}
-    else:
+        value = {"answer": value[0], "contexts": value[1]}
+    if not isinstance(value, Mapping):
         return None
+    answer, contexts = (_text(value, part) for part in ("answer", "contexts"))
     if not isinstance(answer, str) or contexts is None:
         return None
-    passages = passages_of(contexts, caller="assert_scores()")
-    return Sample(question=question, contexts=passages, answer=answer, **others)
+    return Sample(
+        question=question or _text_of(value),
+        contexts=passages_of(contexts, caller="assert_scores()"),
+        answer=answer,
+        **{each.name: value[each.name] for each in fields(Sample)[3:] if each.name in value},
+    )
 
 
 def _text(value: Mapping[Any, Any], part: str) -> Any:
@@ -219,11 +210,10 @@ def _sample_of_call(app: Any, question: object) -> Sample:
     if sample is not None:
         return sample
     if len(traced) != 1:
-        msg = (
+        raise ConfigError(
             f"the call of {_name_of(app) or type(app).__name__} has {len(traced)} turns with a"
             f" question, a retrieval and an answer; one is needed. {_WAYS}"
         )
-        raise ConfigError(msg)
     return traced[0]
 
 
@@ -234,18 +224,15 @@ def _sample_of_call(app: Any, question: object) -> Sample:
 def _tracing(samples: list[Sample]) -> Iterator[None]:
     """Record the turns of the application in the context, and add their samples to ``samples``.
 
-    LangChain runs, spans of the global tracer provider and calls of ``record_question`` and its
-    relatives are read. No judge is asked. If the global provider has exporters, they get the spans,
-    and the span of the turn has the score ``seen``. If the global provider is instrumented already,
-    its spans are not read.
+    No judge is asked. If the global provider has exporters, they get the spans, and the span of the
+    turn has the score ``seen``. If it is instrumented already, its spans are not read.
     """
 
     def seen(sample: Sample) -> float:
         samples.append(sample)
         return 1.0
 
-    provider = _provider()
-    metrics = (FunctionMetric(function=seen),)
+    provider, metrics = _provider(), (FunctionMetric(function=seen),)
     handle = instrument(
         Config(metrics=metrics, drift=False, host_hooks=False, score_events="span"),
         tracer_provider=provider,

@@ -1,14 +1,11 @@
-"""Test doubles whose results a test sets beforehand: a judge, an embedder, ids and a clock."""
+"""Test doubles whose results a test sets beforehand: a judge and an embedder."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import numpy as np
-from opentelemetry.sdk.trace.id_generator import IdGenerator
 from pydantic import ValidationError
 
 from rag_eval_otel.errors import UnparsableReplyError
@@ -57,39 +54,3 @@ class FakeEmbedder:
     async def embed(self, texts: Sequence[str]) -> Vectors:
         self.requests.append(tuple(texts))
         return np.asarray([self._vectors[text] for text in texts], dtype=np.float64)
-
-
-class SequentialIdGenerator(IdGenerator):
-    """Generate the trace ids 1, 2, 3, ... and the span ids 1, 2, 3, ..., each from its own counter.
-
-    The generator is thread-safe. The ids are not random, so ratio samplers sample every trace.
-    """
-
-    def __init__(self) -> None:
-        self._trace_ids, self._span_ids = count(1), count(1)
-
-    def generate_trace_id(self) -> int:
-        return next(self._trace_ids)
-
-    def generate_span_id(self) -> int:
-        return next(self._span_ids)
-
-
-class ManualClock:
-    """A clock in seconds that moves only by `advance`. Call it to read the time. Thread-safe."""
-
-    def __init__(self, start: float = 0.0) -> None:
-        self._lock = threading.Lock()
-        self._now = start
-
-    def __call__(self) -> float:
-        with self._lock:
-            return self._now
-
-    def advance(self, seconds: float) -> None:
-        """Move the time forward by ``seconds``; raise `ValueError` if ``seconds`` is negative."""
-        if seconds < 0:
-            msg = f"a clock can't go back: advance({seconds})"
-            raise ValueError(msg)
-        with self._lock:
-            self._now += seconds

@@ -47,7 +47,6 @@ _TITLE = re.compile(rf"\b({'|'.join(page.partition(':')[0] for page in PAGES)})(
 
 
 def documents() -> list[Document]:
-    """Give fresh documents, since apps may change theirs in place."""
     return [
         Document(id=f"page-{number}", page_content=page, metadata={"source": "handbook.md"})
         for number, page in enumerate(PAGES, start=1)

@@ -21,7 +21,6 @@ PROMPT = ChatPromptTemplate.from_messages(
 
 
 def join(documents: Iterable[Document]) -> str:
-    """Join documents to the text that goes into a prompt."""
     return "\n\n".join(document.page_content for document in documents)
 
 

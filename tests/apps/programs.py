@@ -322,14 +322,12 @@ async def _cancelled_when_stalled(use: Callable[[Chain], Coroutine[Any, Any, Non
 
 @app()
 def err_retriever(callbacks: Handlers) -> None:
-    """The retriever fails."""
     with contextlib.suppress(ConnectionError):
         rag(DownRetriever()).invoke(company.FOUNDED, config(callbacks))
 
 
 @app()
 def err_llm(callbacks: Handlers) -> None:
-    """The model fails."""
     with contextlib.suppress(ConnectionError):
         rag(llm=ScriptedChat(reply=unavailable)).invoke(company.FOUNDED, config(callbacks))
 

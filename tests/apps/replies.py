@@ -54,7 +54,6 @@ def cited_answer(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def call(tool: str, args: dict[str, Any], *, number: int = 0) -> AIMessage:
-    """Give a message with no text and one tool call."""
     return AIMessage("", tool_calls=[ToolCall(name=tool, args=args, id=f"call-{number}")])
 
 

@@ -16,7 +16,6 @@ from opentelemetry.trace import use_span
 from parallel import at_once, forking, in_child
 from rag_eval_otel.capture.runs import MAX_RUNS, Run
 from rag_eval_otel.capture.step import Kind
-from rag_eval_otel.testing import ManualClock
 from recording import (
     ANSWER,
     QUESTION,
@@ -28,6 +27,7 @@ from recording import (
     finish,
     run_turn,
 )
+from support import ManualClock
 
 GRACE = 5.0
 """Seconds that no test waits."""

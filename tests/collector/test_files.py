@@ -1,7 +1,5 @@
 """The folder ``collector/`` fits the library: generated files, names and mounts."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
@@ -20,8 +18,8 @@ from drifts import drifted
 from endpoints import Left, measurement, report
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
-from rag_eval_otel.drift import DriftMonitor
-from rag_eval_otel.export.drift import DriftTelemetry
+from rag_eval_otel.drift import DriftOptions
+from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.live.store import Store
@@ -54,11 +52,9 @@ def measured() -> Iterator[Metric]:
     usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
     scores = (Score(name="faithfulness", value=1.0, cost=0.5),)
     offline = Evaluation(scores=scores, judge="lexical", sampling=Sampling(stage="offline"))
-    drift = DriftTelemetry(meter_provider=meters)
+    drift = DriftSink(DriftOptions(), meter_provider=meters)
     drift.report(drifted())
-    monitor = DriftMonitor(drift.report)
-    monitor.update(drifted().stream, 0.5)
-    drift.observe(monitor)
+    drift.monitor.update(drifted().stream, 0.5)
     sink(
         Evaluation(
             span=INVALID_SPAN_CONTEXT,
@@ -95,7 +91,6 @@ def prometheus_names(name: str, unit: str, data: object) -> set[str]:
 
 
 def known_names() -> set[str]:
-    """Return the names of all series of the library and of the collector."""
     ours = [prometheus_names(m.name, m.unit, m.data) for m in measured()]
     histogram = {f"{semconv.SPAN_SCORE.replace('.', '_')}_{x}" for x in ("bucket", "count", "sum")}
     return set().union(*ours, histogram, {f"{semconv.SPAN_TURNS.replace('.', '_')}_total"})
@@ -142,7 +137,6 @@ def test_the_list_of_other_scales_is_complete(capsys: pytest.CaptureFixture[str]
 
 
 def dashboards() -> Iterator[dict[str, Any]]:
-    """Yield the dashboards."""
     for path in COLLECTOR.glob("grafana/dashboards/*.json"):
         yield json.loads(path.read_text(encoding="utf-8"))
 
@@ -178,7 +172,6 @@ def test_names_are_not_cut_in_narrow_panels() -> None:
 
 
 def compose() -> dict[str, Any]:
-    """Return the content of ``docker-compose.yaml``."""
     return yaml.safe_load((COLLECTOR / "docker-compose.yaml").read_text(encoding="utf-8"))
 
 

@@ -1,16 +1,15 @@
 """A canary set next to a live pipeline."""
 
-from __future__ import annotations
-
 import random
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from pipeline import ANSWER, CONTEXT, QUESTION, OnesEmbedder, good_answers, running
 from rag_eval_otel.drift import Drift, DriftOptions, Stream
-from rag_eval_otel.drift.canary import CanaryMonitor
+from rag_eval_otel.drift.canary import Canary
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
@@ -116,73 +115,67 @@ def test_rounds_without_a_pause_are_refused(minutes: float) -> None:
         app.handle.watch_canary(ROWS, minutes=minutes)
 
 
-# --- the monitor of a canary set ------------------------------------------------------------------
-
-CANARY_ROWS = 10
-LEVELS = [at / (CANARY_ROWS - 1) for at in range(CANARY_ROWS)]
 STREAM = Stream(service="shop", name="faithfulness", version="1")
 
 
-def rounds(monitor: CanaryMonitor, count: int, *, fall: float = 0.0, seed: int = 0) -> None:
-    dice = random.Random(seed)
-    for _ in range(count):
-        monitor.begin_round()
-        for row, level in enumerate(LEVELS):
-            value = min(1.0, max(0.0, level - fall + dice.uniform(-0.05, 0.05)))
-            monitor.add(
-                row, Evaluation(scores=(Score(name="faithfulness", value=value, version="1"),))
-            )
+class Judged:
+    """A canary set whose samples have the scores 0 to 1, less ``fall``; or None, which failed."""
 
+    def __init__(self) -> None:
+        self.reports: list[Drift] = []
+        rows = [Sample(question=str(at / 9)) for at in range(10)]
+        self.canary = Canary(
+            rows, self.measure, self.reports.append, edge=nullcontext(), service="shop"
+        )
+        self.cause = self.canary.cause
 
-def canary_monitor() -> tuple[CanaryMonitor, list[Drift]]:
-    reports: list[Drift] = []
-    return CanaryMonitor(reports.append, rows=CANARY_ROWS, service="shop"), reports
+    async def measure(self, sample: Sample) -> Evaluation:
+        failed: dict[str, Any] = {"status": "error", "reason": "timeout"}
+        if self.fall is not None:
+            value = float(sample.question) - self.fall + self.dice.uniform(-0.05, 0.05)
+            failed = {"value": min(1.0, max(0.0, value))}
+        return Evaluation(scores=(Score(name="faithfulness", version="1", **failed),))
+
+    def rounds(self, count: int, *, fall: float | None = 0.0, seed: int = 0) -> None:
+        self.fall, self.dice = fall, random.Random(seed)
+        for _ in range(count):
+            self.canary.run_once()
 
 
 def test_a_change_on_the_canary_set_has_the_cause_judge() -> None:
     """Alarms on live scores then have the same cause."""
-    monitor, reports = canary_monitor()
-    assert monitor.cause(STREAM) == "unknown"
-    rounds(monitor, 30)
-    assert monitor.cause(STREAM) == "system"
-    rounds(monitor, 10, fall=0.15, seed=1)
-    assert reports[0].cause == "judge"
-    assert reports[0].stream.name == "canary.faithfulness"
-    assert reports[0].alarm.direction == "down"
-    assert monitor.cause(STREAM) == "judge"
+    judged = Judged()
+    assert judged.cause(STREAM) == "unknown"
+    judged.rounds(30)
+    assert judged.cause(STREAM) == "system"
+    judged.rounds(10, fall=0.15, seed=1)
+    assert judged.reports[0].cause == "judge"
+    assert judged.reports[0].stream.name == "canary.faithfulness"
+    assert judged.reports[0].alarm.direction == "down"
+    assert judged.cause(STREAM) == "judge"
 
 
 def test_a_steady_judge_raises_no_alarm() -> None:
     """The rows differ from each other, but not from their own earlier scores."""
-    monitor, reports = canary_monitor()
-    rounds(monitor, 200)
-    assert not reports
+    judged = Judged()
+    judged.rounds(200)
+    assert not judged.reports
 
 
 def test_after_twenty_steady_rounds_the_cause_is_the_system() -> None:
     """A change of the judge explains alarms for a limited time."""
-    monitor, reports = canary_monitor()
-    rounds(monitor, 30)
-    rounds(monitor, 8, fall=0.3, seed=1)
-    assert reports
-    rounds(monitor, 30, seed=2)
-    assert monitor.cause(STREAM) == "system"
-
-
-def test_another_version_has_an_unknown_cause() -> None:
-    """The canary set has no scores of that version."""
-    monitor, _ = canary_monitor()
-    rounds(monitor, 10)
-    assert monitor.cause(Stream(service="shop", name="faithfulness", version="2")) == "unknown"
+    judged = Judged()
+    judged.rounds(30)
+    judged.rounds(8, fall=0.3, seed=1)
+    assert judged.reports
+    judged.rounds(30, seed=2)
+    assert judged.cause(STREAM) == "system"
 
 
 def test_failed_scores_are_not_evidence() -> None:
-    """An unreachable judge has not changed."""
-    monitor, reports = canary_monitor()
-    rounds(monitor, 10)
-    failed = Evaluation(
-        scores=(Score(name="faithfulness", status="error", reason="timeout", version="1"),)
-    )
-    for row in range(CANARY_ROWS * 20):
-        monitor.add(row % CANARY_ROWS, failed)
-    assert not reports
+    """An unreachable judge has not changed; of another version nothing is known."""
+    judged = Judged()
+    judged.rounds(10)
+    judged.rounds(20, fall=None)
+    assert not judged.reports
+    assert judged.cause(Stream(service="shop", name="faithfulness", version="2")) == "unknown"

@@ -1,7 +1,5 @@
 """`BettingDetector`: detected changes, false alarms, invalid input, and saved states."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -62,11 +60,7 @@ def test_changes_in_the_other_direction_raise_no_alarm(direction: Any, weights: 
 
 
 def test_the_rate_of_false_alarms_is_bounded() -> None:
-    """With a target, the probability of an alarm within n scores is at most n / every.
-
-    Of 40 runs of 500 scores at every=1000, at most 20 alarms are expected; 28 are 2.5 standard
-    deviations more.
-    """
+    """Of 40 runs of 500 scores, 20 alarms are expected; 28 are 2.5 standard deviations more."""
     runs = [BettingDetector(target=0.8, every=1000) for _ in range(40)]
     alarms = sum(first_alarm(d, scores(500, seed=s)) is not None for s, d in enumerate(runs))
     assert alarms <= 28
@@ -176,9 +170,6 @@ def test_the_onset_needs_twelve_scores() -> None:
     assert likeliest_fall([0.8] * 5 + [0.0] * 3, 0.8) == (0.0, 0)
 
 
-# --- bad input ------------------------------------------------------------------------------------
-
-
 @given(
     st.lists(
         st.one_of(
@@ -235,9 +226,6 @@ def test_invalid_options_are_refused(options: dict[str, Any], told: str) -> None
     """The error names the option, its value, and the allowed values."""
     with pytest.raises(ConfigError, match=told):
         BettingDetector(**options)
-
-
-# --- state ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

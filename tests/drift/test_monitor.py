@@ -1,7 +1,5 @@
 """`DriftMonitor`: streams, reports, limits, and saved states."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -134,21 +132,6 @@ def test_an_exception_of_a_report_does_not_prevent_others() -> None:
     with pytest.raises(RuntimeError):
         emit_often(monitor, Evaluation(scores=both))
     assert sorted(told) == ["a", "b"]
-
-
-def test_the_number_of_streams_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """The least recently used stream is removed, and a warning is logged."""
-    monitor, reports = watch(capacity=100)
-    for service in range(30):
-        for name in range(5):
-            monitor.update(Stream(service=str(service), name=str(name)), 0.5)
-    assert len(dict(monitor.evidence())) == 100
-    assert not reports
-    (record,) = caplog.records
-    assert (
-        "more than 100 streams of scores; removed the least recently used one, 0 of 0"
-        in record.getMessage()
-    )
 
 
 @pytest.mark.slow

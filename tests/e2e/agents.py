@@ -38,7 +38,6 @@ def records(question: str) -> list[dict[str, Any]]:
 
 
 def in_json(question: str) -> str:
-    """Return the pages as a JSON list of dicts."""
     return json.dumps(records(question))
 
 
@@ -63,23 +62,14 @@ EACH_RETURN = pytest.mark.parametrize("found", RETURNS, ids=lambda found: found.
 def test_a_turn_is_scored(
     watch: Watched, url: str, found: Callable[[str], object], request: pytest.FixtureRequest
 ) -> None:
-    """For each form of tool result, question, documents and answer are those of the turn.
-
-    A module that imports this test has a function `program`: it makes an agent that asks the model
-    at ``url`` and has the tool ``found``, and returns a function of the question, which may be
-    asynchronous.
-    """
+    """For each form of tool result, the turn of the agent of the module's `program` is scored."""
     assert_each_scored(watch, request.module.program(url, found))
 
 
 def assert_each_scored(
     watch: Watched, ask: Callable[[str], Any], *, before: str = "", end: str = ""
 ) -> None:
-    """Assert that two turns, one after the other, are scored with question, contexts and answer.
-
-    The application puts ``before`` in front of a question; the framework appends ``end`` to an
-    answer. Asynchronous turns share an event loop.
-    """
+    """Assert that two turns are scored, with ``before`` their questions, ``end`` their answers."""
 
     async def both() -> list[object]:
         return [await ask(question) for question in ASKED]
@@ -100,7 +90,6 @@ def assert_each_scored(
 
 
 def assert_nothing_scored(watch: Watched, ask: Callable[[str], Any]) -> None:
-    """Assert that a turn is skipped."""
     run = watch.run(lambda: asyncio.run(ask(ASKED[0])))
     assert not run.truths
     assert {outcome for outcome, _ in run.outcomes} <= {"skipped"}
@@ -109,12 +98,8 @@ def assert_nothing_scored(watch: Watched, ask: Callable[[str], Any]) -> None:
 @contextmanager
 def model(reply: Callable[[Mapping[str, Any]], Any] | None = None) -> Iterator[str]:
     """Serve a model that calls tools, and yield its base URL; ``reply`` replaces its script."""
-    server = LoopbackServer(lambda path, _, raw: _answer(path, json.loads(raw), reply or said))
-    server.start()
-    try:
+    with LoopbackServer(lambda at, _, raw: _answer(at, json.loads(raw), reply or said)) as server:
         yield f"{server.url}/v1"
-    finally:
-        server.stop()
 
 
 def said(body: Mapping[str, Any]) -> Any:

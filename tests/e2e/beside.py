@@ -65,11 +65,7 @@ class Seen:
 
 
 def run_beside(instrumentors: Sequence[Any]) -> dict[str, Seen]:
-    """Trace an app with ``instrumentors``, attach to its provider, run 20 turns, and wait.
-
-    The five questions are asked with each of four kinds of calls. The app exports over both
-    protocols, to one receiver each.
-    """
+    """Trace an app with ``instrumentors``, attach to its provider, run 20 turns, and wait."""
     with ExitStack() as stack:
         app = stack.enter_context(ScriptedOpenAI(answer))
         judge = stack.enter_context(ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]))
@@ -171,7 +167,6 @@ def _texts(span: ReceivedSpan) -> str:
 
 
 def assert_turns_scored_once(seen: Seen) -> None:
-    """Assert that each of the 20 turns has one span with all scores, and one event per score."""
     assert len(seen.turns) == TURNS
     assert Counter(span.attributes["rag.evaluation.status"] for span in seen.turns) == {
         "scored": TURNS
@@ -190,7 +185,6 @@ def _events(seen: Seen) -> list[Any]:
 
 
 def assert_nothing_lost_or_doubled(seen: Seen) -> None:
-    """Assert that every span of the app arrives exactly once, and no other spans do."""
     arrived = Counter((span.trace_id, span.span_id) for span in seen.receiver.spans())
     assert arrived == Counter(seen.started.by_app)
 
@@ -201,7 +195,6 @@ def assert_span_in_flight_arrives_once(seen: Seen) -> None:
 
 
 def assert_judge_is_not_traced(seen: Seen) -> None:
-    """Assert that the app's calls are traced, including HTTP, and the judge's calls are not."""
     assert len(seen.judge.requests) >= len(company.QUESTIONS)  # equal turns share requests
     assert seen.started.by_judge == []
     assert len(seen.calls_to(seen.app)) == len(seen.app.requests)

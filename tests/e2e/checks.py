@@ -64,8 +64,6 @@ def assert_refused(watch: Watched, use: Callable[[], object], *reasons: SkipReas
 
 
 def assert_turns_in_a_row(watch: Watched, app: App) -> None:
-    """Assert that consecutive turns are scored separately."""
-
     def use() -> None:
         for question in QUESTIONS:
             assert app.ask(question) == TRUTHS[question].answer
@@ -74,8 +72,6 @@ def assert_turns_in_a_row(watch: Watched, app: App) -> None:
 
 
 def assert_awaited_turns(watch: Watched, app: App) -> None:
-    """Assert that two interleaved turns in one event loop are scored separately."""
-
     async def both() -> list[str]:
         return await asyncio.gather(app.aask(company.SPARS), app.aask(company.TOWING))
 
@@ -113,7 +109,6 @@ def assert_streamed_turn(watch: Watched, app: App) -> None:
 
 
 def assert_failure_refused(watch: Watched, app: App) -> None:
-    """Assert that a turn with a failing model is counted as failed and not scored."""
     assert_refused(watch, lambda: app.fail(company.FOUNDED), "error")
 
 
@@ -135,7 +130,6 @@ def assert_only_the_turn_waits(watch: Watched, app: App) -> None:
 
 
 def assert_nothing_lost_or_doubled(watch: Watched, app: App) -> None:
-    """Assert that every started span has arrived exactly once."""
     assert watch.run(lambda: app.ask(company.FOUNDED)).truths
     arrived = Counter((span.trace_id, span.span_id) for span in watch.receiver.spans())
     assert arrived == Counter(watch.started.by_app)
@@ -160,8 +154,5 @@ EACH_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__
 def test_turns_are_scored_from_spans_alone(
     watch: Watched, check: Callable[..., None], request: pytest.FixtureRequest
 ) -> None:
-    """Scores and spans arrive once, and only the turn's span waits for scores.
-
-    The application is what `program` of the module returns.
-    """
+    """Scores and spans arrive once, and only the turn's span waits for scores."""
     check(watch, request.module.program())

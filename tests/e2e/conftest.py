@@ -32,11 +32,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def watch(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A provider with our processor, for which the module switches an instrumentation on.
-
-    By the function `trace` of the module, which returns a context manager. A parameter of the
-    fixture, which may hide content, is passed to it.
-    """
+    """A provider with our processor, which `trace` of the module instruments."""
     from e2e.watched import watched  # noqa: PLC0415  # once asserts in it are rewritten
 
     trace: Callable[..., Any] = getattr(request.module, "trace", lambda *_: nullcontext())

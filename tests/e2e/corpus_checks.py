@@ -16,11 +16,7 @@ GRADED = ("agentic", "corrective", "adaptive", "self_rag", "crag")
 
 
 def check_corpus(via: str, *frameworks: str, exact: float = 0.9, wrong: float = 0.02) -> None:
-    """Run the applications of ``frameworks`` with the source ``via`` and compare their truths.
-
-    At least the share ``exact`` of those with a recorded truth must be exact. At most the share
-    ``wrong`` of all may be wrong, and no graph with a grader.
-    """
+    """Assert that of the applications seen, the shares ``exact`` and ``wrong`` are kept."""
     with quietly():
         warnings.simplefilter("ignore")  # pytest turns warnings of the frameworks into errors
         apps = list(all_apps(*frameworks))  # some instrumentations miss later imports

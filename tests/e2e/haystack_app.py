@@ -24,7 +24,6 @@ TEMPLATE = (
 
 
 def answer(messages: Sequence[ChatMessage]) -> str:
-    """Answer the user's message from the pages in the system message."""
     *system, user = (str(message.text) for message in messages)
     return company.answer(user, "".join(system))
 
@@ -40,7 +39,6 @@ def search_first(messages: Sequence[ChatMessage]) -> ChatMessage:
 
 
 def unavailable(messages: Sequence[ChatMessage]) -> str:
-    """Fail like a model whose provider is down."""
     del messages
     message = "the model is down"
     raise ConnectionError(message)

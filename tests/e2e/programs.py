@@ -87,7 +87,6 @@ def running(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Terminate ``process``, and kill it if it has not ended after 20 seconds."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(20)

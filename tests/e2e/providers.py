@@ -38,12 +38,8 @@ def serving(says: str = RATED) -> Iterator[Providers]:
             return HttpReply(status=404, body={"error": {"message": f"unknown path {path}"}})
         return HttpReply(body=protocol(body, says))
 
-    server = LoopbackServer(answer)
-    server.start()
-    try:
+    with LoopbackServer(answer) as server:
         yield Providers(server.url, found)
-    finally:
-        server.stop()
 
 
 def _completions(body: dict[str, Any], says: str) -> dict[str, Any]:

@@ -35,14 +35,12 @@ class Outcome:
 
 
 def sessions() -> list[str]:
-    """Return the names of the sessions that nox runs by default, in the order of the noxfile."""
     listed = subprocess.run([*NOX, "--list", "--json"], check=True, capture_output=True, text=True)
     found: list[dict[str, Any]] = json.loads(listed.stdout)
     return [one["session"] for one in found]
 
 
 def run(session: str, arguments: list[str]) -> Outcome:
-    """Run ``session``, and give ``arguments`` to its pytest."""
     began = time.monotonic()
     done = subprocess.run(
         [*NOX, "--session", session, "--", *arguments],

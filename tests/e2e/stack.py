@@ -87,7 +87,6 @@ def collector(folder: Path, *names: str, **settings: str) -> Iterator[Collector]
 
 
 def loaded(name: str) -> Any:
-    """Return the content of a YAML file of the folder."""
     return yaml.safe_load((COLLECTOR / name).read_text(encoding="utf-8"))
 
 

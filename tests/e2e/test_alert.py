@@ -17,10 +17,11 @@ import pytest
 
 from e2e.fickle import BAD, Fickle, Signals, fickle
 from e2e.programs import PATIENCE, Prometheus, eventually
-from e2e.stack import GATEWAY, alertmanager, collector, prometheus
+from e2e.stack import GATEWAY, QUICK, Collector, alertmanager, collector, prometheus
 from openai_server import HttpReply, LoopbackServer
 from otlp_receiver import OtlpReceiver, ReceivedLog
 from rag_eval_otel.drift import DriftOptions
+from rag_eval_otel.tools.rules import Target
 
 SERVICE, METRIC, ALERT = "shop", "faithfulness", "RagAnswersGoBad"
 
@@ -54,13 +55,40 @@ class Webhook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """An app, and the programs that monitor it."""
+class Monitoring:
+    """A collector, Prometheus, Alertmanager with a webhook, and a backend of traces and logs."""
 
-    app: Fickle
+    gateway: Collector
     prometheus: Prometheus
     webhook: Webhook
     backend: OtlpReceiver
+
+
+@contextmanager
+def monitoring(folder: Path, *further: str, rules: Target = QUICK) -> Iterator[Monitoring]:
+    """Run all programs; ``further`` are configurations of the collector."""
+    with ExitStack() as stack:
+        backend = stack.enter_context(OtlpReceiver())
+        webhook = Webhook()
+        stack.enter_context(webhook.server)
+        settings = {
+            "RAG_TRACES": backend.grpc_endpoint.removeprefix("http://"),
+            "RAG_EVENTS": backend.http_endpoint,
+            "RAG_DECISION_WAIT": "1s",
+        }
+        gateway = stack.enter_context(collector(folder / "gw", *GATEWAY, *further, **settings))
+        manager = stack.enter_context(alertmanager(folder / "am", webhook.server.url))
+        asked = stack.enter_context(
+            prometheus(folder / "prom", gateway, alertmanager=manager, rules=rules)
+        )
+        yield Monitoring(gateway=gateway, prometheus=asked, webhook=webhook, backend=backend)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched(Monitoring):
+    """An app, and the programs that monitor it."""
+
+    app: Fickle
     times: dict[str, float] = field(default_factory=dict)
 
     def mark(self, what: str) -> None:
@@ -78,25 +106,11 @@ class Watched:
 @contextmanager
 def watching(folder: Path, signals: Signals, **options: Any) -> Iterator[Watched]:
     """Run all programs for an app that exports ``signals``."""
-    with ExitStack() as stack:
-        backend = stack.enter_context(OtlpReceiver())
-        webhook = Webhook()
-        webhook.server.start()
-        stack.callback(webhook.server.stop)
-        gateway = stack.enter_context(
-            collector(
-                folder / "gateway",
-                *GATEWAY,
-                "events.yaml",
-                RAG_TRACES=backend.grpc_endpoint.removeprefix("http://"),
-                RAG_EVENTS=backend.http_endpoint,
-                RAG_DECISION_WAIT="1s",
-            )
-        )
-        manager = stack.enter_context(alertmanager(folder / "am", webhook.server.url))
-        asked = stack.enter_context(prometheus(folder / "prom", gateway, alertmanager=manager))
-        app = stack.enter_context(fickle(gateway, SERVICE, signals=signals, **options))
-        yield Watched(app=app, prometheus=asked, webhook=webhook, backend=backend)
+    with (
+        monitoring(folder, "events.yaml") as found,
+        fickle(found.gateway, SERVICE, signals=signals, **options) as app,
+    ):
+        yield Watched(app=app, **vars(found))
 
 
 @pytest.fixture

@@ -31,12 +31,10 @@ pytestmark = [
 
 
 def run_instrumented(script: Path, **environment: str) -> str:
-    """Run ``script`` like a user, and return its output."""
     return ended(script, **environment).stdout
 
 
 def ended(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``script`` like a user, and return how it ended."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
@@ -53,7 +51,6 @@ def ended(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def exporting(endpoint: str, protocol: str = "http/protobuf") -> dict[str, str]:
-    """Return the environment that exports all signals to ``endpoint``."""
     return {
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,

@@ -76,7 +76,6 @@ def running(
 
 
 def scores(app: App) -> dict[int, dict[str, Any]]:
-    """Return the attributes of the turns' spans, by span id."""
     return {
         span.context.span_id: dict(span.attributes or {})
         for span in app.exported()

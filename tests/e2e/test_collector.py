@@ -51,7 +51,6 @@ def noted(app: Fickle) -> None:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    """Run an app with content on its spans, an agent, a gateway, and their backends."""
     folder = tmp_path_factory.mktemp("collector")
     with ExitStack() as stack:
         backend = stack.enter_context(OtlpReceiver())
@@ -160,7 +159,6 @@ def test_exemplars_of_the_app_lead_to_kept_traces(seen: Seen) -> None:
 
 
 def exemplars(address: str) -> set[str]:
-    """Return the trace ids of the score histogram's exemplars."""
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     asked = Request(f"http://{address}/metrics", headers=accept)
     with urlopen(asked, timeout=10) as answer:  # noqa: S310

@@ -73,7 +73,6 @@ def test_scores_arrive_and_other_greenlets_run() -> None:
 
 
 def run(**environment: str) -> str:
-    """Run the script in a new Python process and return its output."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
     done = subprocess.run(

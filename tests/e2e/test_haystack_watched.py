@@ -17,7 +17,6 @@ program = HandbookPipeline
 
 @contextmanager
 def trace(watch: Watched) -> Iterator[None]:
-    """Trace with content."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracing.tracer, "is_content_tracing_enabled", True)
         tracing.enable_tracing(otel.OpenTelemetryTracer(watch.provider.get_tracer("haystack")))

@@ -79,7 +79,6 @@ def _side_by_side(
     application: Callable[[], Awaitable[object]],
     judge: Callable[[], Awaitable[object]],
 ) -> tuple[list[object], list[object]]:
-    """Run both concurrently: the judge in another event loop on another thread."""
     gc.collect()  # clients of earlier tests belong to this thread's loop, and are closed here
     judged: list[object] = []
     thread = threading.Thread(target=lambda: judged.extend(asyncio.run(_many(judge))))

@@ -27,7 +27,6 @@ def providers() -> Iterator[Providers]:
 
 
 def asked(judge: Any, **options: Any) -> Replies:
-    """Ask ``judge``, a name or a chat model, one question."""
     return asyncio.run(build_plain_judge(Config(judge=judge, **options)).reply([CONTEXT]))
 
 

@@ -37,12 +37,10 @@ def trace(watch: Watched, masked: str | None = None) -> Iterator[None]:
 
 
 def key_of(masked: str | None) -> str:
-    """Return the key of a client; each key has one client."""
     return f"key-{masked}"
 
 
 def program(masked: str | None = None) -> HandbookChain:
-    """Return the handbook's chain with the callback handler of a client."""
     return HandbookChain(callbacks=[langchain.CallbackHandler(public_key=key_of(masked))])
 
 

@@ -29,8 +29,6 @@ def trace(watch: Watched) -> Any:
 
 @pytest.fixture(scope="module")
 def complete(url: str) -> Callable[..., Any]:
-    """A function that calls the scripted model."""
-
     def ask(messages: list[Any], **options: Any) -> Any:
         model = {"model": f"openai/{common.MODEL}", "api_base": url, "api_key": "app"}
         return litellm.completion(messages=messages, **model, **options).choices[0].message

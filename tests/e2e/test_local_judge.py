@@ -29,7 +29,6 @@ POSITIONS = 32
 
 
 def save_model(folder: Path, labels: Sequence[str], *, kind: str = "classifier") -> Path:
-    """Save a one-layer model with random weights, and a tokenizer of few words."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))

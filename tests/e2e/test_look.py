@@ -9,16 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from e2e.programs import Prometheus, eventually
-from e2e.stack import COLLECTOR, GATEWAY, Collector, alertmanager, collector, prometheus
-from e2e.test_alert import Webhook
-from otlp_receiver import OtlpReceiver
+from e2e.programs import eventually
+from e2e.stack import COLLECTOR
+from e2e.test_alert import Monitoring, monitoring
 from rag_eval_otel.tools.rules import Target
 
 MINUTES = float(os.environ.get("LOOK_MINUTES", "2"))
@@ -32,16 +30,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
-    """A collector, Prometheus and Alertmanager with a webhook."""
+class Stack(Monitoring):
+    """All programs with the rules of a look around."""
 
-    gateway: Collector
-    prometheus: Prometheus
-    webhook: Webhook
     since: float
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with a module or script that exports to the collector."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
         return subprocess.run(
             [sys.executable, *command],
@@ -78,29 +72,10 @@ def _shown(expression: str) -> str:
     return expression
 
 
-@contextmanager
-def running_stack(folder: Path) -> Iterator[Stack]:
-    """Run the programs with the rules of a look around."""
-    with ExitStack() as stack:
-        backend = stack.enter_context(OtlpReceiver())
-        webhook = Webhook()
-        webhook.server.start()
-        stack.callback(webhook.server.stop)
-        traces = backend.grpc_endpoint.removeprefix("http://")
-        gateway = stack.enter_context(
-            collector(folder / "gateway", *GATEWAY, RAG_TRACES=traces, RAG_DECISION_WAIT="1s")
-        )
-        manager = stack.enter_context(alertmanager(folder / "am", webhook.server.url))
-        asked = stack.enter_context(
-            prometheus(folder / "prom", gateway, alertmanager=manager, rules=RULES)
-        )
-        yield Stack(gateway=gateway, prometheus=asked, webhook=webhook, since=time.time())
-
-
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(tmp_path) as started:
-        yield started
+    with monitoring(tmp_path, rules=RULES) as found:
+        yield Stack(**vars(found), since=time.time())
 
 
 @pytest.mark.timeout(60 * MINUTES + 900)

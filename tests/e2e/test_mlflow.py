@@ -91,7 +91,6 @@ def proxy(mlflow: MLflow, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 def expected(spans: InMemorySpanExporter) -> Found:
-    """Return the scores and the labels on the exported spans, by trace."""
     found: dict[str, Counter[tuple[Any, ...]]] = {}
     for span in spans.get_finished_spans():
         attributes: Any = span.attributes or {}

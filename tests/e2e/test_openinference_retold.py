@@ -29,7 +29,6 @@ model of a tool is lost, the tool looks like one without a turn of its own.
 
 @cache
 def recorded() -> tuple[Retold, ...]:
-    """Run every application once and record its spans."""
     with quietly(), SOURCES["langchain"]["openinference"]() as source:
         warnings.simplefilter("ignore")  # pytest turns warnings of the frameworks into errors
         apps = [one for one in all_apps("langchain", "langgraph") if not one.missing()]

@@ -32,7 +32,6 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phoenix]:
 
 
 def turns_of(phoenix: Phoenix) -> list[dict[str, Any]]:
-    """Return the spans that stand for a turn, the bad one first."""
     turns = phoenix.turns(SERVICE).values()
     return sorted(turns, key=lambda turn: turn["attributes"]["rag.evaluation.label"])
 

@@ -29,7 +29,6 @@ def proxy(phoenix: Phoenix, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 def expected(turns: Mapping[str, Mapping[str, Any]]) -> Found:
-    """Return the scores and labels on the spans of ``turns``, by span id."""
     found: dict[str, Counter[tuple[Any, ...]]] = {}
     for span, turn in turns.items():
         attributes = turn["attributes"]
@@ -50,7 +49,6 @@ def expected(turns: Mapping[str, Mapping[str, Any]]) -> Found:
 
 
 def seen(annotations: list[dict[str, Any]]) -> Found:
-    """Return what the annotations say, by span id."""
     found: dict[str, Counter[tuple[Any, ...]]] = {}
     for one in annotations:
         result, metadata = one["result"], one["metadata"]
@@ -78,7 +76,6 @@ def test_annotations_equal_the_scores(phoenix: Phoenix, proxy: Proxy, fault: Fau
 
 
 def outcomes(app: App) -> dict[Any, int]:
-    """Return the counter of scores by what became of them."""
     points = app.points("rag.evaluation.backend.scores")
     return {p.attributes.get("reason", p.attributes["outcome"]): p.value for p in points}
 

@@ -33,7 +33,6 @@ def test_plain():
 
 
 def ran(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Return how ``command`` of the installed distribution ended in ``folder``."""
     settings = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return subprocess.run(
         [sys.executable, "-m", *command],

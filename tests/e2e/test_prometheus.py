@@ -22,7 +22,8 @@ from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, loaded, promethe
 from endpoints import Left, measurement, report
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.config import Config
-from rag_eval_otel.export.drift import DriftTelemetry
+from rag_eval_otel.drift import DriftOptions
+from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.live.store import Store
@@ -64,7 +65,7 @@ class Desk:
         self._sink.watch(self._held, [measurement(self._endpoint)])
         self._left = Left()
         self._sink.watch_budget(self._left.observe)
-        self._drift = DriftTelemetry(meter_provider=self._meters)
+        self._drift = DriftSink(DriftOptions(), meter_provider=self._meters)
         self._backends = lose_a_score(self._meters)
 
     def work(self) -> None:

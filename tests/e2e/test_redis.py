@@ -70,7 +70,6 @@ def make(those: list[Process], turns: int) -> None:
 
 
 def end(those: list[Process]) -> list[str]:
-    """End the processes by the end of their input; return what each has written to stderr."""
     errors = []
     for process in those:
         _, told = process.communicate(timeout=PATIENCE)
@@ -95,7 +94,6 @@ def all_counted(found: Stage, turns: int) -> Counter[Any]:
 
 
 def failures(found: Stage) -> float:
-    """Return how often the processes could not reach Redis, by their metrics."""
     name, place = "rag.evaluation.internal_errors", "redis"
     points = [one for one in found.receiver.metrics() if one.name == name]
     return sum(one.value or 0 for one in points if one.attributes["place"] == place)

@@ -54,7 +54,6 @@ class Served(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serve ``folder`` on loopback; yield the address and the requested paths."""
     asked: list[str] = []
     handler = partial(Served, asked, directory=str(folder))
     with responding(handler) as url:
@@ -78,7 +77,6 @@ def browse(url: str, folder: Path, *options: str) -> tuple[str, list[str]]:
 
 
 def first_pixel(picture: bytes) -> tuple[int, ...]:
-    """Return red, green and blue of a PNG's first pixel, which no filter changes."""
     data = b""
     at = 8
     while at < len(picture):

@@ -4,7 +4,6 @@ from typing import Any
 
 
 def texts(number: int) -> tuple[str, str, str]:
-    """Return question, context and answer of a turn."""
     question, answer = f"Who founded company {number} ?", f"Ada founded company {number} ."
     return question, f"The company {number} was founded by Ada.", answer
 

@@ -133,7 +133,6 @@ class Watched:
 
 
 def truth_on(span: ReceivedSpan) -> Truth:
-    """Return the sample of ``span``, and assert that it has all scores."""
     assert span.attributes[STATUS] == "scored"
     assert isinstance(span.attributes[SCORE], float)
     question, contexts, answer = json.loads(span.attributes[TOLD])
@@ -142,7 +141,6 @@ def truth_on(span: ReceivedSpan) -> Truth:
 
 @contextmanager
 def instrumented(*instrumentors: Any, **options: Any) -> Iterator[None]:
-    """Switch ``instrumentors`` on during the block."""
     for one in instrumentors:
         one.instrument(**options)
     try:
@@ -154,7 +152,6 @@ def instrumented(*instrumentors: Any, **options: Any) -> Iterator[None]:
 
 @contextmanager
 def watched() -> Iterator[Watched]:
-    """Attach to a new provider like a user, and yield it."""
     judge = StoppableJudge()
     with OtlpReceiver() as receiver:
         base = receiver.http_endpoint

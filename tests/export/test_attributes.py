@@ -1,7 +1,5 @@
 """Scores as span attributes, and enriched copies of spans."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -40,7 +38,6 @@ SCORES = st.one_of(
 
 
 def ended(limit: int | None = None, attributes: int = 0) -> ReadableSpan:
-    """Return an ended span with a number of attributes and a limit for them."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=limit))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -52,7 +49,6 @@ def ended(limit: int | None = None, attributes: int = 0) -> ReadableSpan:
 
 
 def ending_of(evaluation: Evaluation) -> Ending:
-    """Return the ending of a turn with ``evaluation``."""
     return Ending(evaluation.status, evaluation=evaluation)
 
 

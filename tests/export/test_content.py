@@ -1,7 +1,5 @@
 """`ContentFilter`: texts are removed from exported spans if an option says so."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,20 +39,17 @@ STAYS = re.compile(
 
 @cache
 def stripped(path: Path) -> tuple[tuple[ReadableSpan, ReadableSpan], ...]:
-    """Return each span of a recording, and its exported form."""
     spans = map(ReplayedSpan, load(path).spans)
     return tuple((span, STRIP.shown(span)) for span in spans)
 
 
 def texts_of(path: Path) -> set[str]:
-    """Return the questions, contexts and answers of a recording."""
     truths = load(path).truths or ()
     texts = (t for truth in truths for t in (truth.question, truth.answer, *(truth.contexts or ())))
     return {text for text in texts if text and len(text) > len("a word")}
 
 
 def values_of(span: ReadableSpan) -> Iterator[tuple[str, str]]:
-    """Yield names and values, as text, of all attributes of a span and of its events."""
     for attributes in (span.attributes, *(event.attributes for event in span.events)):
         for name, value in (attributes or {}).items():
             yield name, value if isinstance(value, str) else json.dumps(value)
@@ -96,9 +91,6 @@ def test_other_attributes_are_kept() -> None:
     """Token counts, models, ids, scores and errors stay, and so do the other fields of the span."""
     pairs = [(path, span, shown) for path in PATHS for span, shown in stripped(path)]
     assert [path.stem for path, span, shown in pairs if not is_intact(span, shown)] == []
-
-
-# --- names ----------------------------------------------------------------------------------------
 
 
 def test_every_convention_has_a_table_of_content() -> None:
@@ -170,13 +162,9 @@ def test_similar_names_are_not_content(name: str) -> None:
     assert owner_of(name) is None
 
 
-# --- one span -------------------------------------------------------------------------------------
-
-
 def span(
     attributes: Mapping[str, Any], events: Sequence[Any] = (), scope: str = "lib"
 ) -> ReplayedSpan:
-    """Return an ended span."""
     return ReplayedSpan(
         SpanRecord(
             name="step",
@@ -232,8 +220,6 @@ def test_a_span_without_texts_is_not_copied() -> None:
     assert ContentFilter().shown(foreign) is foreign
 
 
-# --- every way out --------------------------------------------------------------------------------
-
 KIND = "openinference.span.kind"
 
 
@@ -258,13 +244,11 @@ def run_turn(app: Pipeline) -> None:
 
 
 def speak(model: Span, side: str, role: str, text: str) -> None:
-    """Set the attributes of a message on a span."""
     model.set_attribute(f"llm.{side}_messages.0.message.role", role)
     model.set_attribute(f"llm.{side}_messages.0.message.content", text)
 
 
 def flush(app: Pipeline) -> None:
-    """Flush with a timeout of a millisecond."""
     assert app.handle.processor is not None
     app.handle.processor.force_flush(1)
 
@@ -311,7 +295,6 @@ class Noting(SpanProcessor):
 
 @contextmanager
 def wrapping(**options: Any) -> Iterator[tuple[Noting, Any]]:
-    """Wrap a processor that keeps its spans in a pipeline."""
     noting = Noting()
     handle = instrument(wrap=noting, judge=good_judge(), **options)
     yield noting, handle.processor
@@ -376,11 +359,7 @@ class OtherProvider:
         """Make none."""
 
 
-# --- spans with recorded texts, by OpenInference --------------------------------------------------
-
-
 def recorded(name: str = "turn", **attributes: Any) -> ReadableSpan:
-    """Return an ended span of an application."""
     with TracerProvider().get_tracer("app").start_as_current_span(name) as span:
         span.set_attributes(attributes)
     assert isinstance(span, ReadableSpan)

@@ -1,7 +1,5 @@
 """Drift of live scores: telemetry, the state file, and failing functions of the user."""
 
-from __future__ import annotations
-
 import gc
 import json
 from pathlib import Path

@@ -13,8 +13,6 @@ from rag_eval_otel.export.attributes import EventSink, SpanScores
 from rag_eval_otel.types import Ending, Evaluation, Score
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
-
-
 NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 
 
@@ -32,7 +30,6 @@ class Noted:
 
 
 def emitted(evaluation: Evaluation) -> list[Mapping[str, Any]]:
-    """Return the attributes of the events that an event sink emits for ``evaluation``."""
     provider = Noted()
     EventSink(provider)(evaluation)  # type: ignore[arg-type]
     return provider.attributes
@@ -49,7 +46,6 @@ SCORED = Ending("scored", evaluation=Evaluation(scores=(OK, NORMAL), judge="m"))
 
 
 def ended(write: SpanScores | None = None) -> ReadableSpan:
-    """Return an ended span with an event, on which ``write`` has written scores before its end."""
     span = TracerProvider().get_tracer("app").start_span("turn")
     span.add_event("mine")
     if write is not None:

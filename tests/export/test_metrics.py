@@ -1,7 +1,5 @@
 """Scores, turns, costs and the state of the evaluator in OpenTelemetry instruments."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os
@@ -20,14 +18,10 @@ from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
-
-
 UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
 
 
 FAILED = Score(name="context_relevance", status="error", reason="timeout")
-
-
 NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 
 
@@ -44,7 +38,6 @@ def test_outcomes_of_turns() -> None:
 
 
 def recorded(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the points that an instrument sink records for ``evaluation``, by instrument."""
     reader = InMemoryMetricReader()
     InstrumentSink(MeterProvider([reader]))(evaluation)
     data = reader.get_metrics_data()
@@ -87,12 +80,12 @@ def test_histograms_have_one_scale() -> None:
 def test_a_forked_child_begins_at_zero() -> None:
     """The counts of the parent are not inherited."""
     tally = Tally()
-    tally.add("turn", "scored")
+    tally.add("turns", "scored")
     child = os.fork()
     if not child:
-        os._exit(len(tally.of("turn")))
+        os._exit(len(tally.stats().turns))
     assert os.waitpid(child, 0)[1] == 0
-    assert tally.of("turn") == {"scored": 1}
+    assert tally.stats().turns == {"scored": 1}
 
 
 def test_money_is_counted_by_metric_and_judge() -> None:
@@ -112,22 +105,15 @@ def test_money_is_counted_by_metric_and_judge() -> None:
     assert [p.value for p in found["rag.evaluation.embedding.tokens"]] == [7]
 
 
-def test_services_of_the_configuration_always_have_a_label() -> None:
-    """Beyond 100 names of others, a named service is told apart; long names are cut."""
+def test_the_names_of_judges_are_limited() -> None:
+    """After 100 names, others share a series; long names are cut."""
     reader = InMemoryMetricReader()
-    sink = InstrumentSink(MeterProvider([reader]), services=["shop"])
-    others = [f"{number} " + "x" * 1000 for number in range(150)]
-    for service in (*others, "shop"):
-        sink(Evaluation(scores=(OK,), service=service))
-    data = reader.get_metrics_data()
-    assert data is not None
-    metrics = data.resource_metrics[0].scope_metrics[0].metrics
-    points = next(m for m in metrics if m.name == "rag.evaluation.score").data.data_points
-    assert {str(one.attributes["service.name"]) for one in points} == {
-        *(name[:128] for name in others[:100]),
-        "shop",
-        "other",
-    }
+    sink = InstrumentSink(MeterProvider([reader]))
+    judges = [f"{number} " + "x" * 1000 for number in range(150)]
+    for judge in judges:
+        sink(Evaluation(scores=(OK,), judge=judge))
+    found = {name for _, name, _ in points(reader)["rag.evaluation.score"]}
+    assert found == {*(name[:128] for name in judges[:100]), "other"}
 
 
 class Queue:

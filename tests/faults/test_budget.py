@@ -17,8 +17,8 @@ from rag_eval_otel.judge.budget import NANO, Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.prices import Price, Prices
-from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Usage
+from support import ManualClock
 
 THREADS = 64
 PRICES = Prices(models={"j": Price(input=100.0, output=400.0)})

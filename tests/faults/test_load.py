@@ -13,8 +13,9 @@ from live import App, Invariants, Measured, attached, said
 from pipeline import GatedJudge, OnesEmbedder, good_answers, good_judge
 from rag_eval_otel import Evaluation, Sample, Score
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.testing import FakeJudge, ManualClock
+from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies
+from support import ManualClock
 
 PATIENCE = 60.0
 

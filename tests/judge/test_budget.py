@@ -29,8 +29,8 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.judge.budget import Budget, RedisCounts, SlidingWindow
 from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares, will_attempt
 from rag_eval_otel.prices import Price, Prices
-from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import Usage
+from support import ManualClock
 
 PRICES = Prices(models={"m": Price(input=1.0, output=10.0)})
 

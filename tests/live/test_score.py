@@ -11,8 +11,9 @@ from rag_eval_otel.config import TURNS, Limit
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.live.scorer import Admission
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.testing import FakeJudge, ManualClock
+from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import SkipReason
+from support import ManualClock
 
 
 def refusal_of(admission: Admission, trace_id: int) -> SkipReason | None:

@@ -18,8 +18,8 @@ from parallel import at_once
 from rag_eval_otel.capture.trace import Held
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.store import Clock, Store
-from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.types import UNTOUCHED, Ending
+from support import ManualClock
 
 SCORED, TIMEOUT = Ending("scored"), Ending("timeout")
 PATIENCE = 30

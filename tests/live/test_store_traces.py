@@ -14,7 +14,7 @@ from live import KIND, App, answered, asked, attached, generated, retrieved
 from rag_eval_otel.capture.trace import Trace, TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.store import Store
-from rag_eval_otel.testing import ManualClock
+from support import ManualClock
 
 KEPT_OPEN, MANY = 4096, 100_000
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
-from rag_eval_otel.testing import ManualClock
+from support import ManualClock
 
 
 def test_it_swallows_and_counts() -> None:

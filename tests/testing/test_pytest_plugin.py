@@ -1,7 +1,5 @@
 """The pytest plugin: its fixture, its options, its report, and that it costs others nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -8,16 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.export.attributes import MAX_EXPLANATION
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.types import Evaluation, Feedback, Label, Score, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, Label
 
 Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
 
@@ -62,12 +61,10 @@ class Annotation:
 
     @property
     def trace_hex(self) -> str:
-        """The trace id as 32 hexadecimal digits."""
         return f"{self.trace_id:032x}"
 
     @property
     def span_hex(self) -> str | None:
-        """The span id as 16 hexadecimal digits; None if the annotation is about a trace."""
         return None if self.span_id is None else f"{self.span_id:016x}"
 
     @cached_property
@@ -103,27 +100,37 @@ def annotations_of(
 
     ``asking`` has the names of the metrics that ask the judge.
     """
-    span = evaluation.span
-    if span is None:
+    if evaluation.span is None:
         return
+    on_span = partial(
+        Annotation, trace_id=evaluation.span.trace_id, span_id=evaluation.span.span_id
+    )
     for prefix, judged in evaluation.judged:
+        sampling = judged.sampling
         for score in judged.scores:
-            if score.value is not None:
-                text = None if prefix or not explanations else score.explanation
-                yield replace(
-                    _of_score(score, judged, span=span, asking=asking),
-                    name=exportable(prefix + score.name),
-                    explanation=exportable(text[:MAX_EXPLANATION]) if text else None,
-                )
+            if score.value is None:
+                continue
+            by_model = score.name in asking and judged.judge not in _NO_JUDGE
+            text = score.explanation if explanations and not prefix else None
+            yield on_span(
+                name=exportable(prefix + score.name),
+                value=score.value,
+                label=score.label,
+                kind="LLM" if by_model else "CODE",
+                annotator=exportable(judged.judge or IDENTIFIER) if by_model else IDENTIFIER,
+                explanation=exportable(text[:MAX_EXPLANATION]) if text else None,
+                metadata=_metadata(
+                    version=score.version or None,
+                    threshold=score.threshold,
+                    judge=judged.judge,
+                    normalized_score=score.normalized,
+                    reason=score.reason,
+                    sampling_probability=None if sampling is None else sampling.probability,
+                ),
+            )
     if evaluation.label is not None:
-        yield Annotation(
-            name=OVERALL,
-            trace_id=span.trace_id,
-            span_id=span.span_id,
-            label=evaluation.label,
-            kind="CODE",
-            metadata=_metadata({"status": evaluation.status, "judge": evaluation.judge}),
-        )
+        metadata = _metadata(status=evaluation.status, judge=evaluation.judge)
+        yield on_span(name=OVERALL, label=evaluation.label, kind="CODE", metadata=metadata)
 
 
 def annotation_of(feedback: Feedback) -> Annotation:
@@ -140,34 +147,12 @@ def annotation_of(feedback: Feedback) -> Annotation:
     )
 
 
-def _of_score(
-    score: Score, evaluation: Evaluation, *, span: SpanRef, asking: frozenset[str]
-) -> Annotation:
-    judged = score.name in asking and evaluation.judge not in _NO_JUDGE
-    probability = None if evaluation.sampling is None else evaluation.sampling.probability
-    found = {
-        "version": score.version or None,
-        "threshold": score.threshold,
-        "judge": evaluation.judge,
-        "normalized_score": score.normalized,
-        "reason": score.reason,
-        "sampling_probability": probability,
+def _metadata(**values: str | float | None) -> dict[str, str | float]:
+    return {
+        name: exportable(value) if isinstance(value, str) else float(value)
+        for name, value in values.items()
+        if value is not None
     }
-    return Annotation(
-        name=exportable(score.name),
-        trace_id=span.trace_id,
-        span_id=span.span_id,
-        value=score.value,
-        label=score.label,
-        kind="LLM" if judged else "CODE",
-        annotator=exportable(evaluation.judge or IDENTIFIER) if judged else IDENTIFIER,
-        metadata=_metadata(found),
-    )
-
-
-def _metadata(found: Mapping[str, str | float | None]) -> dict[str, str | float]:
-    given = {key: value for key, value in found.items() if value is not None}
-    return {k: exportable(v) if isinstance(v, str) else float(v) for k, v in given.items()}
 
 
 # --- the client of a backend ----------------------------------------------------------------------
@@ -186,17 +171,10 @@ class BackendError(Exception):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        body: str = "",
-        retry_after: float | None = None,
+        self, message: str, *, status: int | None = None, body: str = "", retry_after: float = 0.0
     ) -> None:
         super().__init__(message)
-        self.status = status
-        self.body = body
-        self.retry_after = retry_after
+        self.status, self.body, self.retry_after = status, body, retry_after
 
     @property
     def is_temporary(self) -> bool:
@@ -225,29 +203,27 @@ class Client(Protocol):
 
 
 @contextmanager
-def reported(
-    *kinds: type[Exception], statuses: Mapping[type[Exception], int] | None = None
-) -> Iterator[None]:
-    """Raise ``kinds`` of errors as `BackendError`; ``statuses``: without a response."""
+def reported(*kinds: type[Exception]) -> Iterator[None]:
+    """Raise errors of these ``kinds`` as `BackendError`."""
     try:
         yield
     except kinds as error:
-        raise backend_error(error, (statuses or {}).get(type(error))) from error
+        raise backend_error(error) from error
 
 
-def backend_error(error: Exception, status: int | None = None) -> BackendError:
+def backend_error(error: Exception) -> BackendError:
     """Return a `BackendError` with the status of ``error``; its message quotes nothing."""
     source: Any = error
     while source is not None and getattr(source, "response", None) is None:
         source = source.__context__  # LangSmith's errors are raised while handling another one
     response = getattr(source, "response", None)
-    status = getattr(error, "status_code", None) or getattr(response, "status_code", status)
+    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     if status is None and hasattr(error, "get_http_status_code"):  # MLflow
         status = error.get_http_status_code()
     headers = getattr(response, "headers", None) or getattr(error, "headers", None) or {}
-    after = None
+    after = 0.0
     with suppress(ValueError):  # it may be a date
-        after = max(0.0, float(headers.get("retry-after") or headers.get("Retry-After") or "-"))
+        after = max(0.0, float(headers.get("retry-after") or headers.get("Retry-After") or "0"))
     status = status if isinstance(status, int) else None
     kind = type(error).__name__
     return BackendError(
@@ -269,10 +245,7 @@ class Parallel:
         self, function: Callable[[T], None], groups: Iterable[tuple[T, Sequence[Annotation]]]
     ) -> list[Refusal]:
         """Call ``function(key)`` for each group; refuse the groups with a `BackendError`."""
-        calls = [
-            (self._executor.submit(copy_context().run, function, key), annotations)
-            for key, annotations in groups
-        ]
+        calls = [(self._executor.submit(function, key), annotations) for key, annotations in groups]
         refusals: list[Refusal] = []
         for future, group in calls:
             try:

@@ -50,14 +50,14 @@ class Phoenix:
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
         """Write the annotations whose spans exist; refuse the others."""
-        on_spans = [each for each in annotations if each.span_id is not None]
-        on_traces = [each for each in annotations if each.span_id is None]
-        return [*self._write(on_spans, kind="span"), *self._write(on_traces, kind="trace")]
+        on_spans = [(each.span_hex, each) for each in annotations if each.span_hex is not None]
+        on_traces = [(each.trace_hex, each) for each in annotations if each.span_hex is None]
+        return [*self._write("span", on_spans), *self._write("trace", on_traces)]
 
-    def _write(self, annotations: Sequence[Annotation], *, kind: str) -> list[Refusal]:
+    def _write(self, kind: str, annotations: list[tuple[str, Annotation]]) -> list[Refusal]:
+        """Write ``annotations`` on the spans, or traces, whose ids stand before them."""
         if not annotations:
             return []
-        targets = [each.span_hex or each.trace_hex for each in annotations]
         data = [
             {
                 f"{kind}_id": target,
@@ -69,7 +69,7 @@ class Phoenix:
                 "metadata": dict(each.metadata),
                 "identifier": IDENTIFIER,
             }
-            for target, each in zip(targets, annotations, strict=True)
+            for target, each in annotations
         ]
         write = self._spans if kind == "span" else self._traces
         try:
@@ -77,7 +77,7 @@ class Phoenix:
                 write(**{f"{kind}_annotations": data})
         except BackendError as error:
             body = error.body if error.status == NOT_FOUND else ""
-            lost = {target for target in targets if target in body}
+            lost = {target for target, _ in annotations if target in body}
             if not lost:
                 raise
             msg = (
@@ -85,10 +85,9 @@ class Phoenix:
                 " traces if a collector samples them"
             )
             missing = BackendError(msg, status=NOT_FOUND)
-            pairs = list(zip(targets, annotations, strict=True))
-            left = [each for target, each in pairs if target not in lost]
-            refusals = [Refusal(annotation=a, error=missing) for t, a in pairs if t in lost]
-            return [*refusals, *self._write(left, kind=kind)]
+            left = [(target, each) for target, each in annotations if target not in lost]
+            refused = [Refusal(annotation=a, error=missing) for t, a in annotations if t in lost]
+            return [*refused, *self._write(kind, left)]
         return []
 
 
@@ -169,12 +168,7 @@ class LangSmith:
         self._client = package.Client(auto_batch_tracing=False, tracing_sampling_rate=1.0)
         self._name = utils.get_tracer_project()
         self._missing, self._conflict = utils.LangSmithNotFoundError, utils.LangSmithConflictError
-        self._reported = partial(
-            reported,
-            import_module("requests").RequestException,
-            utils.LangSmithError,
-            statuses={self._missing: NOT_FOUND, utils.LangSmithUserError: _BAD_REQUEST},
-        )
+        self._errors = import_module("requests").RequestException, utils.LangSmithError
         self._parallel = Parallel()
         self._project: UUID | None = None
 
@@ -186,7 +180,7 @@ class LangSmith:
 
     def _find_project(self) -> UUID:
         try:
-            with self._reported():
+            with reported(*self._errors):
                 project: UUID = self._client.read_project(project_name=self._name).id
                 return project
         except BackendError as error:
@@ -202,7 +196,7 @@ class LangSmith:
         if annotation.span_id is None:
             msg = "LangSmith has no feedback on a trace whose root span is not known"
             raise BackendError(msg, status=_BAD_REQUEST)
-        with self._reported(), suppress(self._conflict):  # stored before, without an answer
+        with reported(*self._errors), suppress(self._conflict):  # stored before, without an answer
             self._client.create_feedback(
                 run_id=UUID(int=annotation.span_id),
                 key=annotation.name,
@@ -220,31 +214,25 @@ class LangSmith:
 # --- Langfuse -------------------------------------------------------------------------------------
 
 LANGFUSE_KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
-LANGFUSE_ADDRESSES: Final = ("LANGFUSE_BASE_URL", "LANGFUSE_HOST")
-
-
-def langfuse_client() -> Any:
-    """Return the API client; the class `langfuse.Langfuse` would add an exporter of spans."""
-    public, secret = (first_set([name]) for name in LANGFUSE_KEYS)
-    return import_module("langfuse.api").LangfuseAPI(
-        base_url=first_set(LANGFUSE_ADDRESSES) or "https://cloud.langfuse.com",
-        username=public,
-        password=secret,
-        x_langfuse_public_key=public,
-    )
-
-
-def langfuse_errors() -> tuple[type[Exception], ...]:
-    """Return the types of errors that the client raises."""
-    return import_module("langfuse.api.core").ApiError, import_module("httpx").TransportError
 
 
 class Langfuse:
     """Langfuse: a score, with our id, of the observation of the span, and one for the label."""
 
     def __init__(self) -> None:
-        self._errors = langfuse_errors()
-        self._client = langfuse_client()
+        self._errors = (
+            import_module("langfuse.api.core").ApiError,
+            import_module("httpx").TransportError,
+        )
+        public, secret = (first_set([name]) for name in LANGFUSE_KEYS)
+        # Not the class `langfuse.Langfuse`, which would add an exporter of spans.
+        self._client = import_module("langfuse.api").LangfuseAPI(
+            base_url=first_set(["LANGFUSE_BASE_URL", "LANGFUSE_HOST"])
+            or "https://cloud.langfuse.com",
+            username=public,
+            password=secret,
+            x_langfuse_public_key=public,
+        )
         self._environment = first_set(["LANGFUSE_TRACING_ENVIRONMENT"])
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:

@@ -1,8 +1,7 @@
 """`BackendSink` queues the annotations of a pipeline for each of its backends.
 
-A `Delivery` sends the annotations for one backend in batches, on a thread of its own. Its queue is
-bounded in items and bytes. A batch that fails is sent again after a pause, which grows with each
-failure and has jitter. Each annotation ends in exactly one `Outcome`.
+A batch that fails is sent again after a pause, which grows with each failure and has jitter. Each
+annotation ends in exactly one `Outcome`.
 """
 
 from __future__ import annotations
@@ -85,7 +84,10 @@ class _Entry:
 
 
 class Delivery:
-    """Send annotations to the backend ``name``, on a thread that also calls ``connect()``."""
+    """Send annotations to the backend ``name``, on a thread that also calls ``connect()``.
+
+    The queue is bounded in items and bytes; annotations are sent in batches.
+    """
 
     def __init__(
         self,
@@ -99,11 +101,8 @@ class Delivery:
         jitter: Callable[[], float] = _JITTER.random,
     ) -> None:
         self.name = name
-        self._connect = connect
-        self._report = report
-        self._limits = limits or Limits()
-        self._clock = clock
-        self._jitter = jitter
+        self._connect, self._report, self._limits = connect, report, limits or Limits()
+        self._clock, self._jitter = clock, jitter
         self._edge = Edge(f"backend {name}", on_error=on_error)
         self._log = LimitedLog()
         self._is_closed = False
@@ -113,13 +112,10 @@ class Delivery:
 
     def _reset(self) -> None:
         self._changed = threading.Condition(threading.RLock())
-        self._waiting: dict[int, _Entry] = {}  # by number, which says what came before a flush
-        self._sending: dict[int, _Entry] = {}
+        self._entries: dict[int, _Entry] = {}  # by number, which says what came before a flush
         self.size = 0
         """About how many bytes the annotations in the queue take in memory."""
-        self._next = 0
-        self._flushes = 0
-        self._failures = 0
+        self._next = self._flushes = self._failures = 0
         self._paused_until = 0.0
         self._batch = self._limits.batch
         self._last_error = ""
@@ -128,7 +124,7 @@ class Delivery:
 
     def __len__(self) -> int:
         """Return the number of annotations that wait or are being sent."""
-        return len(self._waiting) + len(self._sending)
+        return len(self._entries)
 
     @property
     def is_half_full(self) -> bool:
@@ -147,7 +143,7 @@ class Delivery:
                 elif len(self) >= self._limits.items or size > self._limits.bytes:
                     lost["overload"] += 1
                 else:
-                    self._waiting[self._next] = _Entry(annotation, due=now + linger, since=now)
+                    self._entries[self._next] = _Entry(annotation, due=now + linger, since=now)
                     self._next, self.size = self._next + 1, size
             self._start()
             self._changed.notify_all()
@@ -159,7 +155,7 @@ class Delivery:
         with self._changed:
             self._flushes += 1
             self._paused_until = 0.0
-            for entry in self._waiting.values():
+            for entry in self._entries.values():
                 entry.due = 0.0
             self._changed.notify_all()
             return self._next
@@ -169,7 +165,7 @@ class Delivery:
         with self._changed:
             try:
                 return self._changed.wait_for(
-                    lambda: all(n >= limit for n in (*self._sending, *self._waiting)), timeout
+                    lambda: all(number >= limit for number in self._entries), timeout
                 )
             finally:
                 self._flushes -= 1
@@ -178,8 +174,7 @@ class Delivery:
         """Drop what waits, and end the thread. A request under way is not waited for."""
         with self._changed:
             self._is_closed = True
-            left = (*self._waiting.values(), *self._sending.values())
-            self._waiting, self._sending, self.size = {}, {}, 0
+            left, self._entries, self.size = self._entries.values(), {}, 0
             self._changed.notify_all()
         missed = sum(entry.missed_since is not None for entry in left)
         lost = Counter[Outcome]({"not_found": missed, "shutdown": len(left) - missed})
@@ -191,7 +186,7 @@ class Delivery:
         if batch:
             self._settle(batch, self._send([entry.annotation for entry in batch.values()]))
         with self._changed:
-            due = min((entry.due for entry in self._waiting.values()), default=None)
+            due = min((entry.due for entry in self._entries.values()), default=None)
             return None if due is None else max(0.0, max(self._paused_until, due) - self._clock())
 
     def _run(self) -> None:
@@ -204,7 +199,7 @@ class Delivery:
 
     def _wait(self, seconds: float | None) -> None:
         with self._changed:
-            if not self._is_closed and (seconds or not self._waiting):
+            if not self._is_closed and (seconds or not self._entries):
                 self._changed.wait(seconds)
 
     def _start(self) -> None:
@@ -217,16 +212,15 @@ class Delivery:
                 self._thread = thread
 
     def _take(self) -> Mapping[int, _Entry]:
-        """Take the entries that have been due for the longest time, or one that must be alone."""
+        """Return the entries that have been due for the longest time, or one that must be alone."""
         with self._changed:
             now = self._clock()
-            if now >= self._paused_until:
-                due = [(e.due, number) for number, e in self._waiting.items() if e.due <= now]
-                numbers = [number for _, number in sorted(due)]
-                alone = [number for number in numbers if self._waiting[number].is_alone]
-                chosen = alone[:1] or numbers[: self._batch]
-                self._sending = {number: self._waiting.pop(number) for number in chosen}
-            return self._sending
+            if now < self._paused_until:
+                return {}
+            due = sorted((each.due, n) for n, each in self._entries.items() if each.due <= now)
+            alone = [n for _, n in due if self._entries[n].is_alone]
+            chosen = alone[:1] or [n for _, n in due[: self._batch]]
+            return {number: self._entries[number] for number in chosen}
 
     def _send(self, batch: Sequence[Annotation]) -> Mapping[UUID, BackendError] | None:
         """Return errors by the id of the annotation; None for an unexpected one of the client."""
@@ -247,17 +241,16 @@ class Delivery:
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
-            self._sending = {}
             if errors is not None:
                 self._set_pace(refused)
             for number, entry in batch.items():
-                error = None if errors is None else errors.get(entry.annotation.id)
-                outcome = "internal" if errors is None else self._outcome(entry, error)
-                if outcome is None:
-                    self._waiting[number] = entry
-                else:
+                outcome: Outcome | None = "internal"
+                if errors is not None:
+                    outcome = self._outcome(entry, errors.get(entry.annotation.id))
+                if outcome is not None:
                     ended[outcome] += 1
                     self.size -= entry.annotation.size
+                    del self._entries[number]
             self._changed.notify_all()
         self._last_error = next((str(error) for error in refused), "")
         self._count(ended, self._last_error or "docs/backends.md")
@@ -318,41 +311,35 @@ class Delivery:
 
 _CLIENTS = "rag_eval_otel.export.backends.clients"
 
+_NEEDS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
+    "phoenix": ("Phoenix", "arize-phoenix-client", ()),
+    "mlflow": ("MLflow", "mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
+    "langsmith": ("LangSmith", "langsmith", ()),
+    "langfuse": ("Langfuse", "langfuse", LANGFUSE_KEYS),
+    "opik": ("Opik", "opik", ()),
+}
+"""The class of a backend, the package of its client, and the variables that the client needs."""
+
 BACKENDS = Registry(
-    kind="backend",
-    built_in={
-        name.lower(): f"{_CLIENTS}:{name}"
-        for name in ("Phoenix", "MLflow", "LangSmith", "Langfuse", "Opik")
-    },
+    kind="backend", built_in={name: f"{_CLIENTS}:{row[0]}" for name, row in _NEEDS.items()}
 )
 """Finds the class of a backend. Its instances are clients (see `annotation.Client`)."""
 
 
-_NEEDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "phoenix": ("arize-phoenix-client", ()),
-    "mlflow": ("mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
-    "langsmith": ("langsmith", ()),
-    "langfuse": ("langfuse", LANGFUSE_KEYS),
-    "opik": ("opik", ()),
-}
-"""The package of a backend's client, and the variables without which the client cannot work."""
-
-
-def check_backends(names: Iterable[str]) -> None:
+def _check(names: Iterable[str]) -> None:
     """Raise an error for an unknown backend, a missing package or variable; import nothing."""
     for name in names:
         BACKENDS.find(name)
-        if name not in _NEEDS:
-            continue
-        package, variables = _NEEDS[name]
-        try:
-            distribution(package)
-        except PackageNotFoundError:
-            raise MissingDependencyError(package, extra=name) from None
-        missing = [variable for variable in variables if first_set([variable]) is None]
-        if missing:
-            msg = f"the backend {name!r} needs the variable {' and '.join(missing)}"
-            raise ConfigError(msg)
+        if name in _NEEDS:
+            _, package, variables = _NEEDS[name]
+            try:
+                distribution(package)
+            except PackageNotFoundError:
+                raise MissingDependencyError(package, extra=name) from None
+            missing = [variable for variable in variables if first_set([variable]) is None]
+            if missing:
+                msg = f"the backend {name!r} needs the variable {' and '.join(missing)}"
+                raise ConfigError(msg)
 
 
 class BackendSink:
@@ -371,28 +358,27 @@ class BackendSink:
         meter_provider: MeterProvider | None = None,
         limits: Limits | None = None,
     ) -> None:
-        check_backends(names)
+        _check(names)
         self._meters = Meters(meter_provider)
         self.ended: Counter[tuple[str, Outcome]] = Counter()
-        self._asking = asking
-        self._explanations = explanations
+        self._annotations_of = partial(annotations_of, asking=asking, explanations=explanations)
         self.deliveries = tuple(
             Delivery(
                 partial(BACKENDS.make, name),
                 name=name,
                 report=partial(self._count, name),
-                on_error=self._count_error,
+                on_error=lambda place: self._meters.record(
+                    semconv.ERRORS, 1, {semconv.PLACE: place}
+                ),
                 limits=limits,
             )
             for name in dict.fromkeys(names)
         )
-        sources = {semconv.BACKEND_QUEUED: BackendSink._observe_queues}
-        add_gauges(meter_provider, self, sources)
+        add_gauges(meter_provider, self, {semconv.BACKEND_QUEUED: BackendSink._observe_queues})
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Queue the scores of ``evaluation``; the backends get them later."""
-        own = annotations_of(evaluation, asking=self._asking, explanations=self._explanations)
-        annotations = tuple(own)
+        annotations = tuple(self._annotations_of(evaluation))
         for delivery in self.deliveries:
             delivery.put(annotations)
 
@@ -411,9 +397,6 @@ class BackendSink:
     def close(self) -> None:
         for delivery in self.deliveries:
             delivery.close()
-
-    def _count_error(self, place: str) -> None:
-        self._meters.record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def _count(self, name: str, outcome: Outcome, number: int) -> None:
         self.ended[name, outcome] += number

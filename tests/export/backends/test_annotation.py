@@ -1,7 +1,5 @@
 """Annotations: what backends are told about the scores of a turn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

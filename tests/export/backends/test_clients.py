@@ -3,8 +3,6 @@
 The clients are fakes here. `make e2e` runs the real ones.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -52,8 +50,6 @@ Fake = Callable[..., None]
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Return a function that puts fake modules in the place of a client's."""
-
     def put(**modules: Any) -> None:
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name.replace("__", "."), module)
@@ -62,20 +58,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 def http_error(status: int, text: str = "", **headers: str) -> httpx.HTTPStatusError:
-    """Return the error of httpx for a response."""
     request = httpx.Request("POST", "http://there")
     response = httpx.Response(status, text=text, headers=headers, request=request)
     return httpx.HTTPStatusError(f"HTTP {status}", request=request, response=response)
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 def test_an_error_has_the_status_of_the_response() -> None:
     """And its Retry-After, if that is a number of seconds."""
     error = backend_error(http_error(429, "slow down", **{"retry-after": "7"}))
     assert (error.status, error.retry_after, error.body) == (429, 7.0, "slow down")
-    assert backend_error(http_error(503, **{"retry-after": "Sun, 22 Nov"})).retry_after is None
+    assert backend_error(http_error(503, **{"retry-after": "Sun, 22 Nov"})).retry_after == 0
     assert backend_error(httpx.ConnectError("")).status is None
     assert str(backend_error(httpx.ConnectError(""))) == "ConnectError"
 
@@ -108,9 +100,6 @@ def test_the_message_of_an_error_has_no_secrets(error: Exception, expected: str)
     assert str(backend_error(error)) == expected
 
 
-# --- Phoenix --------------------------------------------------------------------------------------
-
-
 class FakePhoenix:
     """A client of Phoenix; the first requests fail with ``errors``."""
 
@@ -135,7 +124,6 @@ class FakePhoenix:
 
 
 def phoenix(fake: Fake, *errors: Exception) -> tuple[Phoenix, FakePhoenix]:
-    """Return the backend and its fake client."""
     client = FakePhoenix(*errors)
     fake(phoenix__client=SimpleNamespace(Client=lambda: client))
     return Phoenix(), client
@@ -176,9 +164,6 @@ def test_another_error_of_phoenix_is_of_the_whole_batch(fake: Fake, error: Excep
         backend.send([SCORE, LABEL])
 
 
-# --- MLflow ---------------------------------------------------------------------------------------
-
-
 class MlflowError(Exception):
     """An error of MLflow, with a status."""
 
@@ -209,7 +194,6 @@ class FakeMLflow:
 
 
 def mlflow(fake: Fake) -> tuple[MLflow, FakeMLflow]:
-    """Return the backend and its fake client."""
     client = FakeMLflow()
     source = SimpleNamespace(AssessmentSource=lambda kind, by: (kind, by))
     fake(
@@ -269,9 +253,6 @@ def test_mlflow_keeps_the_last_of_two_feedbacks(fake: Fake, fails: set[int]) -> 
     assert {one.value for one in client.stored} == {2.0, "pass"}
 
 
-# --- LangSmith ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     """Forget the variables that LangSmith has read, which it does once in a process."""
@@ -281,7 +262,6 @@ def _forget() -> Iterator[None]:
 
 
 def langsmith(monkeypatch: pytest.MonkeyPatch, url: str, **environment: str) -> LangSmith:
-    """Return the backend with the real client, which sends to ``url``."""
     settings = {
         "LANGSMITH_ENDPOINT": url,
         "LANGSMITH_API_KEY": KEY,
@@ -351,13 +331,9 @@ def test_langsmith_refuses_invalid_feedback(
     assert status == 403 or "because" not in str(refusal.error)
 
 
-# --- Langfuse -------------------------------------------------------------------------------------
-
-
 def langfuse(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, answer: Callable[[list[Any]], Any]
 ) -> Langfuse:
-    """Return the backend; its fake client calls ``answer`` with the scores of a request."""
     monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "public")
     monkeypatch.setenv("LANGFUSE_SECRET_KEY", "secret")
     scores = SimpleNamespace(create=lambda *, request, request_options: answer(request))
@@ -395,9 +371,6 @@ def test_langfuse_does_not_say_which_score_it_rejected(
     assert not caught.value.is_temporary
 
 
-# --- Opik -----------------------------------------------------------------------------------------
-
-
 class FakeOpik:
     """A client of Opik that knows the spans ``known``."""
 
@@ -420,7 +393,6 @@ class FakeOpik:
 
 
 def opik(fake: Fake, *known: int) -> tuple[Opik, FakeOpik]:
-    """Return the backend and its fake client."""
     client = FakeOpik(set(known))
     fake(
         opik=SimpleNamespace(Opik=lambda **_: client),

@@ -1,7 +1,5 @@
 """The queue of a backend, the sink that fills it, and what is left at the end of a process."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -31,17 +29,12 @@ LIMITS = Limits(linger=1.0)
 
 
 def annotation(number: int = 1, name: str = "faithfulness") -> Annotation:
-    """Return an annotation on the span ``number``."""
     return Annotation(name=name, trace_id=7, span_id=number, value=0.5, kind="LLM")
 
 
 @dataclass
 class Backend:
-    """A backend that keeps annotations by id, and fails as the script says.
-
-    ``script`` has what becomes of the next requests: an error, or None for success. The spans of
-    ``missing`` are unknown, and annotations on those of ``invalid`` fail the whole request.
-    """
+    """A backend of which the next requests fail as ``script`` says; ``invalid`` fails all."""
 
     script: list[Exception | None] = field(default_factory=list)
     missing: set[int] = field(default_factory=set)
@@ -344,7 +337,6 @@ __all__ = ["acme"]  # a fixture
 
 
 def expected(app: App) -> Counter[tuple[int | None, str, float | None]]:
-    """Return the scores on the exported spans, and the overall labels."""
     found: Counter[tuple[int | None, str, float | None]] = Counter()
     for span in app.exported():
         attributes: Any = span.attributes or {}
@@ -357,7 +349,6 @@ def expected(app: App) -> Counter[tuple[int | None, str, float | None]]:
 
 
 def outcomes(app: App) -> dict[Any, int]:
-    """Return the counter of scores by outcome and reason."""
     points = app.points("rag.evaluation.backend.scores")
     assert all(point.attributes["backend"] == "acme" for point in points)
     return {
@@ -420,10 +411,10 @@ def test_a_backend_that_is_not_known_is_refused(names: Any, told: str) -> None:
 def test_a_missing_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the command that installs it, or the variable that is missing."""
     needs: dict[str, Any] = sinks._NEEDS  # type: ignore[assignment]  # noqa: SLF001
-    monkeypatch.setitem(needs, "phoenix", ("pytest", ("PHOENIX_NO_SUCH_KEY",)))
+    monkeypatch.setitem(needs, "phoenix", ("Phoenix", "pytest", ("PHOENIX_NO_SUCH_KEY",)))
     with pytest.raises(ConfigError, match="needs the variable PHOENIX_NO_SUCH_KEY"):
         BackendSink(["phoenix"])
-    monkeypatch.setitem(needs, "phoenix", ("no-such-package", ()))
+    monkeypatch.setitem(needs, "phoenix", ("Phoenix", "no-such-package", ()))
     with pytest.raises(MissingDependencyError, match=r'pip install "rag-eval-otel\[phoenix\]'):
         BackendSink(["phoenix"])
 
