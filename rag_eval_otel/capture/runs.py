@@ -169,7 +169,7 @@ def size_of(value: object) -> int:
 
 
 class TreeIntake(Protocol):
-    """Takes complete trees; after ``waiting()``, `RunRecorder.sweep` must be called."""
+    """Takes complete trees; after ``waiting()``, `RunRecorder.flush` must be called."""
 
     def finished(self, tree: RunTree) -> None: ...
 
@@ -267,10 +267,6 @@ class RunRecorder:
             self.intake.finished(tree)
         elif is_root:
             self.intake.waiting()
-
-    def sweep(self) -> None:
-        """Pass on the trees whose root ended at least ``grace`` seconds ago."""
-        self.flush(self.grace)
 
     def flush(self, grace: float = 0.0) -> None:
         """Pass on the trees whose root ended ``grace`` seconds ago, with or without runs below."""

@@ -15,8 +15,8 @@ from opentelemetry.trace import Span, set_span_in_context
 from live import App, asked, attached, retrieved, said, told
 from parallel import at_once
 from rag_eval_otel import instrument
-from rag_eval_otel.capture.logs import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.trace import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
 

@@ -167,7 +167,7 @@ def test_a_tree_waits_for_what_is_still_open() -> None:
     write, _, root = begin_turn(captured)
     captured.told[root.id] = ANSWER[:5]
     finish(captured, root)
-    captured.recorder.sweep()
+    captured.recorder.flush(GRACE)
     assert len(captured.recorder) == 1
     assert not captured.spans
     finish(captured, write)
@@ -185,13 +185,13 @@ def test_after_the_grace_a_tree_is_finished_as_it_is() -> None:
     finish(captured, root)
     assert woken == ["waiting"], "somebody has to sweep"
     clock.advance(GRACE / 2)
-    captured.recorder.sweep()
+    captured.recorder.flush(GRACE)
     assert not captured.spans
     clock.advance(GRACE / 2)
-    captured.recorder.sweep()
+    captured.recorder.flush(GRACE)
     assert captured.span("chat").end_time == root.end
     finish(captured, write)
-    captured.recorder.sweep()
+    captured.recorder.flush(GRACE)
     assert captured.reasons == ["abandoned"]
     assert len(captured.spans) == 3
 
