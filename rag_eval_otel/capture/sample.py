@@ -28,7 +28,7 @@ from rag_eval_otel.capture.turns import (
     may_grade,
 )
 from rag_eval_otel.capture.values import (
-    USUAL,
+    ANSWERS,
     Messages,
     Place,
     answer_in,
@@ -231,7 +231,7 @@ def _unwrapped(reply: str) -> str:
     answer = answer_in(data) if isinstance(data, Mapping) else None
     if answer is None and isinstance(data, Mapping) and len(data) == 1:
         ((name, only),) = data.items()
-        is_named = not set(USUAL.answer).isdisjoint(name.lower().split("_"))
+        is_named = not set(ANSWERS).isdisjoint(name.lower().split("_"))
         answer = only if is_named and isinstance(only, str) else None
     if answer is None or not answer.strip():
         raise Refused(reason="ambiguous")

@@ -52,7 +52,7 @@ _DEPTH = 100  # the most ancestors that are searched
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceLimits:
-    """The waiting times, in seconds, before a trace is read, and the limits of stored traces."""
+    """The waiting times before a trace is read, in seconds, and the limits of stored traces."""
 
     quiet: float = 0.5  # after the last span of a turn below an open span
     root_quiet: float = 0.05  # after the last span, if the root has ended
@@ -75,8 +75,8 @@ class Subtree:
     shown: bool = False
 
     def add(self, other: Subtree) -> None:
-        searched, called = other.searched, other.called
         self.shown |= other.shown
+        searched, called = other.searched, other.called
         if searched is not None and (self.searched is None or searched < self.searched):
             self.searched = searched
         if called is not None and (self.called is None or called > self.called):
@@ -151,7 +151,7 @@ class Trace:
         self.is_slow |= is_exported_late(view)
 
     def note_turn(self, span_id: int) -> None:
-        """Record that an LLM call follows a retrieval below the span ``span_id``."""
+        """Note that an LLM call follows a retrieval below the span ``span_id``."""
         self.turns.add(span_id)
         if span_id in self.held:
             self.held[span_id].is_likely = True

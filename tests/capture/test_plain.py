@@ -15,7 +15,7 @@ import pytest
 from plain_views import View
 from rag_eval_otel.capture.conventions import CONVENTIONS, convention_of, kind_of, read
 from rag_eval_otel.capture.span import Copier, LogView, Span
-from rag_eval_otel.capture.values import Keys, answer_in, question_in
+from rag_eval_otel.capture.values import ANSWERS, QUESTIONS, answer_in, question_in
 
 QUESTION, ANSWER, PAGE = "When was it founded?", "It was founded in 1987.", "Founded in 1987."
 LONG = "x" * 10_000_000
@@ -47,7 +47,7 @@ class Word(str):
 
 def circle() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key in (*Keys().question, *Keys().answer, "messages", "content", "documents"):
+    for key in (*QUESTIONS, *ANSWERS, "messages", "content", "documents"):
         found[key] = found
     return found
 
