@@ -129,7 +129,7 @@ def _step_of(run: Run, most: int) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return the recorded parts by run id; question and answer count for all runs above, too."""
+    """Return recorded parts by run id; question and answer count for all runs above, too."""
     by_id = {run.id: run for run in runs}
     said: dict[int, dict[Part, Any]] = {}
     for run in runs:
@@ -247,7 +247,7 @@ class RunRecorder:
         tree = run.tree
         is_root = run.parent is None
         # Inner chains are not counted: they mostly pass on texts of other runs.
-        size = size_of(run.told) + size_of(run.asked) if is_root or run.kind != "chain" else 0
+        size = size_of([run.told, run.asked]) if is_root or run.kind != "chain" else 0
         with self._lock:
             if run.end is not None:
                 return

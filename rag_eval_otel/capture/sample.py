@@ -58,12 +58,11 @@ class Outcome:
     is_span_missed: bool = False
 
 
+@dataclass
 class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading a turn
     """Raised if a question and its answer cannot be scored."""
 
-    def __init__(self, *, reason: SkipReason) -> None:
-        super().__init__(reason)
-        self.reason: SkipReason = reason
+    reason: SkipReason
 
 
 def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]:
@@ -300,7 +299,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
 
 
 def _is_part_of_notes(call: Step, turn: Turn) -> bool:
-    """Return True if a step wrote the outputs of several calls into one text: notes for another."""
+    """Return True if a step wrote the outputs of several calls into one text."""
     outputs = (t for step in turn.steps[1:] for t in (step.output, *step.output_texts) if t)
     texts = [text for text in outputs if is_in(call.output, text)]
     others = [other.output for other in turn.calls if other.id != call.id]
@@ -377,7 +376,6 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
 
 
 def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple[Passage, ...]:
-    """Return the retrieved passages that the prompt of ``generator`` shows, in its order."""
     reranked = _distinct(_last_rerankers(turn.retrievers))
     if not any(generator.prompt) or not all(one.text for one in generator.tool_results):
         if any(one.windows for one in turn.retrievers):
@@ -607,7 +605,7 @@ def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
-    """Return True if a step too short for an LLM call replaced the question by the query."""
+    """Return True if a step too short for an LLM call made the question the query."""
     parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None
@@ -625,7 +623,6 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
 
 
 def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]) -> None:
-    """Raise `Refused` if there may be another answer, or if a span seems to be missing."""
     if _has_unused_output(turn, generator, answer) or _asks_with_an_answer(turn):
         raise Refused(reason="ambiguous")
     has_documents = "documents" in turn.recorded

@@ -46,7 +46,7 @@ class StepTree:
         self.steps = tuple(sorted(self.by_id.values(), key=in_order))
 
     def ancestors(self, step: Step) -> Iterator[Step]:
-        """Yield the steps above ``step`` in the trace, beginning with its parent."""
+        """Yield the steps above ``step``, nearest first."""
         seen = {step.id}
         parent = step.parent
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
@@ -58,7 +58,6 @@ class StepTree:
             parent = above.parent
 
     def path(self, step: Step) -> tuple[Step, ...]:
-        """Return ``step`` and the steps above it in the trace, nearest first."""
         return (step, *self.ancestors(step))
 
     def is_orphan(self, step: Step) -> bool:
@@ -96,7 +95,7 @@ class StepTree:
         return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
 
     def holders_of(self, retrieval: Step) -> Iterable[Step]:
-        """Return the steps that contain ``retrieval``, or the recorded documents on it."""
+        """Return the steps that contain ``retrieval``, and that on which it was recorded."""
         explicit = retrieval.kind not in RETRIEVALS
         return self.path(retrieval) if explicit else self.ancestors(retrieval)
 
@@ -135,7 +134,7 @@ def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
 
 
 def _is_same_call(one: Step, other: Step) -> bool:
-    """Return True if two instrumentations recorded one call: by its id, or its output and times."""
+    """Return True if two instrumentations recorded one call, by its id, or output and times."""
     if one.source == other.source:
         return False
     if one.response_id and other.response_id:
@@ -332,7 +331,6 @@ _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
 
 
 def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls of a trace by the id of their anchor, but for those without one."""
     first: dict[Hashable, int] = {}  # the earliest retrieval below each step
     for retriever in retrievals:
         for above in tree.holders_of(retriever):
@@ -441,7 +439,7 @@ class Turn:
 
     @property
     def size(self) -> int:
-        """The estimated memory in bytes that question, contexts and answer need until scored."""
+        """The estimated memory in bytes until the turn is scored."""
         size = _OVERHEAD
         for one in (*self.path, *self.calls, *self.other_calls, *self.retrievers):
             size += len(one.input or "") + len(one.output or "") + sum(map(len, one.prompt))
@@ -457,7 +455,6 @@ class Turn:
 
     @property
     def contexts_source(self) -> ContextsSource:
-        """Where the contexts were read: retrievals, tool results or, least reliable, the prompt."""
         if "documents" in self.recorded:
             return "retrieval"
         if self.lacks_texts or any(one.contexts_source == "prompt" for one in self.retrievers):
@@ -467,7 +464,7 @@ class Turn:
 
     @property
     def recorded(self) -> frozenset[Part]:
-        """The parts (question, documents, answer) that the application itself recorded."""
+        """The parts that the application itself recorded."""
         contexts = [one.recorded & {"documents"} for one in self.retrievers]
         answers = [one.recorded & {"output"} for one in self.calls]
         return frozenset().union(*(step.recorded for step in self.path), *contexts, *answers)
@@ -507,7 +504,7 @@ def find_turns(
 def _anchored_turns(
     tree: StepTree, retrievals: Sequence[Step], groups: _Groups, owners: _Owners, users: _Users
 ) -> Iterator[Turn]:
-    """Yield a turn for each anchor that belongs to no other one and has retrievals of its own."""
+    """Yield a turn for each anchor that belongs to no other and has retrievals of its own."""
     retrievers: dict[Hashable, list[Step]] = defaultdict(list)
     for retriever in retrievals:
         anchor = next((a.id for a in tree.holders_of(retriever) if a.id in owners), None)
@@ -685,7 +682,6 @@ _MAX_PARALLEL = 200  # the most calls of a flat turn that are compared, in quadr
 
 
 def _split_flat(turn: Turn) -> list[Turn]:
-    """Split ``turn`` into one turn for each answer, if its span may contain several answers."""
     if not turn.anchor.flat or len(turn.calls) == 1:
         return [turn]
     if len(turn.calls) > _MAX_PARALLEL:
@@ -752,14 +748,13 @@ def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
 
 
 def _is_answer(call: Step, turn: Turn) -> bool:
-    """Return True if the output of ``call`` is long, and no later call or retrieval used it."""
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     asked = [message for one in later for message in (*one.prompt, one.input or "")]
     return not is_short(call) and place(call.output or "", asked) is None
 
 
 def _retrievers_used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the retrievals whose documents the LLM ``call`` was shown for its own question."""
+    """Return the retrievals whose documents ``call`` was shown for its own question."""
     used = [one for one in retrievers if one.start < call.start and _is_used(one, call)]
     own = [one for one in used if one.input and place(one.input, call.prompt)]
     return tuple(own or used[-1:])

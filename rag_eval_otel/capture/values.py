@@ -198,7 +198,6 @@ def _plain_dict(data: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return ``data`` as a message with role, content and tool calls, or None if it is none."""
     role = role_named(data.get("role") or data.get("_role") or data.get("type"))
     keys = ("content", "parts", "blocks", "_content")
     content = next((data[key] for key in keys if data.get(key) is not None), None)
@@ -223,7 +222,6 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the id and the tool name of each tool call in a chat message."""
     for call in (*(calls if isinstance(calls, list | tuple) else ()), *filter(_is_call, blocks)):
         if isinstance(call, Mapping):
             inner = call.get("tool_call", call.get("toolUse", call))
@@ -233,9 +231,8 @@ def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the tool results that are content blocks of one chat message."""
     for block in filter(_is_result, blocks):
-        inner = block.get("tool_call_result", block.get("toolResult", block))
+        inner = _inner_result(block)
         name = at(inner, "name") or at(inner, "origin", "tool_name") or data.get("name")
         yield {"id": _call_id(inner), "name": name, "text": _result(block) or ""}
 
@@ -294,10 +291,13 @@ def _is_reasoning(block: Mapping[Any, Any]) -> bool:
     return is_named or block.get("thought") is True  # Gemini marks a part that has another type
 
 
+def _inner_result(block: Mapping[str, Any]) -> Any:
+    return block.get("tool_call_result", block.get("toolResult", block))
+
+
 def _result(block: Mapping[str, Any]) -> str | None:
-    found = block.get("response", block.get("result", block.get("content")))
-    found = at(block, "tool_call_result", "result") if found is None else found
-    found = at(block, "toolResult", "content") if found is None else found
+    inner = _inner_result(block)
+    found = next((inner[k] for k in ("response", "result", "content") if at(inner, k)), None)
     if isinstance(found, list | tuple):
         texts = [at(part, "text") for part in found]
         if texts and all(isinstance(text, str) for text in texts):
@@ -368,7 +368,6 @@ def _text_in(data: Any, names: Sequence[str], role: str, depth: int = _NESTED) -
 
 
 def _last_message(messages: Sequence[Any], role: str) -> str | None:
-    """Return the text of the last message by ``role``, or None if the user wrote a later one."""
     for message in reversed(messages):
         author = message.get("role") if isinstance(message, Mapping) else None
         if author == role:
@@ -405,7 +404,7 @@ def data_in(text: str) -> Any:
 
 
 def nodes_of(source: str, mode: Literal["eval", "exec"]) -> list[Any]:
-    """Return the parts of the Python ``source``, the whole first; none if it cannot be parsed."""
+    """Return the parts of the Python ``source``, the whole first; none if not valid."""
     if sum(map(source.count, _PARTS)) > _ITEMS:
         return []
     try:
@@ -466,7 +465,6 @@ class Messages:
 
     @property
     def size(self) -> int:
-        """The number of letters and digits in all messages."""
         return sum(map(len, self._bare))
 
     def find(self, text: str) -> tuple[int, int] | None:
@@ -513,7 +511,6 @@ def _parts_of(text: str) -> list[str]:
 
 
 def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
-    """Return the first position of each of ``parts`` that is in ``text``, which is read once."""
     places: dict[str, int] = {}
     for at in range(len(text) - _CHUNK + 1):
         part = text[at : at + _CHUNK]

@@ -20,9 +20,7 @@ from rag_eval_otel.capture.values import (
     Lost,
     answer_in,
     has_gaps,
-    json_in,
     numbered,
-    plain,
     read,
     role_named,
     texts_of,
@@ -124,8 +122,6 @@ def _llm(view: Span, outputs: Any) -> Step:
             reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
     elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
         reply = outputs  # only without messages, because messages may have been redacted
-    elif reply is None:
-        reply = _streamed(outputs)
     call = build.llm(
         view,
         messages=messages,
@@ -149,24 +145,11 @@ def _named_fields(call: Step) -> Step:
     """Return the model call with the answer in a reply of DSPy, which has several named fields."""
     reply = call.output or ""
     fields = {name: text.strip() for name, text in _FIELDS.findall(reply) if name != "completed"}
-    data = {} if fields else plain(json_in(reply, opening="{") or {})
-    fields |= {name: text for name, text in data.items() if isinstance(text, str)}
     if not fields:
         return call
     if "next_tool_name" in fields:
         return replace(call, output=None, calls_tools=True)
     return replace(call, output=answer_in(fields) or [*fields.values()][-1])
-
-
-def _streamed(outputs: Any) -> Any:
-    """Return the reply in a streamed OpenAI response, which has no message attributes, or None."""
-    found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
-    output = found.get("output") if isinstance(found, Mapping) else None
-    if not isinstance(output, list) or found.get("object") != "response":
-        return None
-    calls = [item for item in output if isinstance(item, Mapping) and "arguments" in item]
-    reply = [item for item in output if isinstance(item, Mapping) and item.get("content")]
-    return {**(reply[-1] if reply else {"content": ""}), "role": "assistant", "tool_calls": calls}
 
 
 def _hosted(reply: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...]:
