@@ -84,18 +84,16 @@ class Subtree:
 
     @property
     def is_turn(self) -> bool:
-        """Whether an LLM call follows a retrieval, and no span below may stand for that turn."""
         searched, called = self.searched, self.called
         return searched is not None and called is not None and called >= searched
 
     @property
     def above(self) -> Subtree:
-        """The part of this subtree that counts for the parent, without calls that answered."""
+        """What counts for the parent: without calls that answered."""
         return Subtree(self.searched, None, self.shown) if self.is_turn else self
 
     @property
     def may_be_turn(self) -> bool:
-        """Whether a turn may be at or below this span, although a span below may stand for it."""
         return self.searched is not None or (self.shown and self.called is not None)
 
 
@@ -296,7 +294,6 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
 
 
 def _answers_alone(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) -> bool:
-    """Return True if no step of RAG contains both the LLM call ``view`` and its retrieval."""
     opened = {one.span_id: one for one in map(Span.from_sdk, spans.newest(view.trace_id))}
     parents = {span_id: one.parent_id for span_id, one in opened.items()}
     for above in ids_above(view.parent_id, trace.spans, parents):
@@ -325,7 +322,6 @@ def _is_open_below(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) 
 def completed_parts(
     trace: Trace, opened: Iterable[ReadableSpan], *, until: float
 ) -> Iterator[list[int]]:
-    """Yield the span ids of each part of ``trace`` that is complete and can be scored."""
     if trace.is_slow or trace.turns.isdisjoint(trace.spans):
         return
     views = list(map(Span.from_sdk, opened))
@@ -347,7 +343,7 @@ def completed_parts(
 
 
 def _tops(trace: Trace) -> dict[int, int]:
-    """Map the id of each span of ``trace`` to that of the outermost ended span at or above it."""
+    """Map each span of ``trace`` to the outermost ended span at or above it."""
     tops: dict[int, int] = {}
     for span_id in trace.spans:
         path, above = dict[int, None](), span_id
@@ -432,7 +428,6 @@ def ids_above(
 
 
 def trace_of(span: ReadableSpan) -> int:
-    """Return the trace id of ``span``, or 0 if it has none."""
     context = span.context
     return context.trace_id if context is not None else 0
 

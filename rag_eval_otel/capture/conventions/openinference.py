@@ -19,6 +19,7 @@ from rag_eval_otel.capture.values import (
     HIDDEN,
     Lost,
     answer_in,
+    at,
     has_gaps,
     numbered,
     read,
@@ -122,6 +123,8 @@ def _llm(view: Span, outputs: Any) -> Step:
             reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
     elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
         reply = outputs  # only without messages, because messages may have been redacted
+    elif reply is None:
+        reply = _streamed(outputs)
     call = build.llm(
         view,
         messages=messages,
@@ -150,6 +153,17 @@ def _named_fields(call: Step) -> Step:
     if "next_tool_name" in fields:
         return replace(call, output=None, calls_tools=True)
     return replace(call, output=answer_in(fields) or [*fields.values()][-1])
+
+
+def _streamed(outputs: Any) -> Any:
+    """Return the reply in a streamed OpenAI response, which has no message attributes, or None."""
+    found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
+    items = at(found, "output") if at(found, "object") == "response" else None
+    if not isinstance(items, list):
+        return None
+    said = next((item for item in reversed(items) if at(item, "content")), {"content": ""})
+    calls = [item for item in items if at(item, "arguments") is not None]
+    return {**said, "role": "assistant", "tool_calls": calls}
 
 
 def _hosted(reply: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...]:
