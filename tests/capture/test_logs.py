@@ -14,7 +14,7 @@ from live import App, asked, attached, retrieved, said, told
 from parallel import at_once
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.span import LogView
-from rag_eval_otel.capture.trace import PendingLogs, may_be_read
+from rag_eval_otel.capture.trace import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
 
@@ -216,3 +216,8 @@ def test_of_a_span_all_records_count_or_none() -> None:
     assert [one.event for one in logs.take((1, 1))] == [""]
     assert [one.event for one in logs.take((1, 2))] == ["gen_ai.user.message"]
     assert logs.size == 0
+
+
+def test_a_provider_of_another_make_is_left_alone() -> None:
+    """A provider that takes no processors of log records has no tap."""
+    assert log_tap(object()) is None
