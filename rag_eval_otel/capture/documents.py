@@ -102,7 +102,7 @@ def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
 
 def window_of(text: object, metadata: object) -> dict[str, str]:
     """Return the document ``text`` and a longer text around it in its ``metadata``, or nothing."""
-    metadata = json_in(metadata, opening="{") or metadata
+    metadata = json_in(metadata, opening="{")
     if not isinstance(text, str) or not text.strip() or not isinstance(metadata, Mapping):
         return {}
     held = (one for one in metadata.values() if isinstance(one, str) and len(one) > len(text))
@@ -111,10 +111,7 @@ def window_of(text: object, metadata: object) -> dict[str, str]:
 
 
 def documents_in(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents that a tool returned as plain ``data``, as JSON, or as a Python repr.
-
-    Delimiters between texts are ignored, because they may have another meaning.
-    """
+    """Return the documents that a tool returned as data, JSON or a repr, but not as one text."""
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
     if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
@@ -212,10 +209,7 @@ _LETTER, _BLANK_LINE = re.compile(r"\w"), re.compile(r"\n[ \t]*\n")
 
 
 def passages_in_text(text: str) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text``, or None if nothing in ``text`` separates documents.
-
-    Blank lines do not, because a document may have paragraphs.
-    """
+    """Return the documents in ``text``, or None if nothing but blank lines separates them."""
     return _in_text(text, _WITHIN)
 
 
@@ -233,7 +227,6 @@ def _in_text(text: str, depth: int) -> tuple[Passage, ...] | None:
 
 
 def _of_strings(text: str) -> Sequence[str]:
-    """Return the texts of LangChain documents that ``str()`` converted to ``text``."""
     before, *parts = text.split("page_content='")
     texts = [part.partition("' metadata={")[0].rstrip().removesuffix("'") for part in parts]
     return () if before.strip() else texts
@@ -247,7 +240,7 @@ def _of_tags(text: str) -> Sequence[str]:
 
 
 def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
-    """Return the texts between opening and closing tags, and the text outside of the tags."""
+    """Return the texts between tags, and the text outside of them."""
     found, outside, name, begin = [], [], "", 0
     for mark in tag.finditer(text):
         if not name and not mark[1]:
@@ -300,6 +293,7 @@ def _of_rules(text: str) -> Sequence[str]:
     return parts if len(parts) > 1 else ()
 
 
+# The forms of a text that contains documents; each returns their texts, or nothing.
 _FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
     _of_strings,  # page_content='...' metadata={...}
     _of_tags,  # <document>...</document>
@@ -307,7 +301,6 @@ _FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
     _of_fields,  # Source: ... and Content: ...
     _of_rules,  # ... --- ...
 )
-"""The forms of a text that contains documents; each returns their texts, or nothing."""
 
 
 def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
@@ -316,18 +309,19 @@ def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None
     If nothing else separates them, each paragraph is one if all are lines of whole sentences, or if
     one equals a text in ``known``.
     """
-    found = passages_in_text(text)
-    if found is not None:
-        return found
-    found = paragraphs(text)
+    marked, parts = passages_in_text(text), paragraphs(text)
+    if marked is not None:
+        return marked
     alone = {normalised(one) for one in known}
-    is_apart = all(_is_sentence(part.text.strip()) for part in found)
-    is_apart = is_apart or any(normalised(part.text) in alone for part in found[1:])
-    return found if is_apart or len(found) <= 1 else None  # one paragraph is one document
+    is_apart = (
+        len(parts) <= 1  # one paragraph is one document
+        or all(_is_sentence(part.text.strip()) for part in parts)
+        or any(normalised(part.text) in alone for part in parts[1:])
+    )
+    return parts if is_apart else None
 
 
 def _is_sentence(text: str) -> bool:
-    """Return True if ``text`` is one line that ends with the end of a sentence."""
     stop = _STOP.search(text, max(0, len(text) - 4))
     return stop is not None and "\n" not in text and _LETTER.search(text) is not None
 
@@ -366,10 +360,9 @@ _INSTRUCTS = re.compile(  # a sentence that is no part of a passage
     re.IGNORECASE,
 )
 _HEADING_LENGTH = 240  # characters; a longer line is no heading
-_ORDERS = frozenset(
-    {"answer", "based", "given", "if", "note", "now", "please", "today", "use", "using", "with"}
+_ORDER = re.compile(  # an instruction below the documents
+    r"\s*(?:answer|based|given|if|note|now|please|today|use|using|with)[,:]*(?:\s|$)", re.IGNORECASE
 )
-"""First words of an instruction below the documents."""
 _IS_RULE = re.compile(r"\s*([-=*_#`~])\1{2,}\s*")
 _INDENT = r"^[ \t]{0,20}[#*\[]{0,6}[ \t]?"
 _NEXT = re.compile(
@@ -395,8 +388,8 @@ class Block:
         """Return the documents in this text, ``count`` if it is given, or None if not clear."""
         if count is None:
             found = joined_lines(self.text)
-            if found and len(found) > 1 and _is_order(found[-1].text):
-                return None  # an instruction below the documents
+            if found and len(found) > 1 and _ORDER.match(found[-1].text):
+                return None
         else:
             ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
             found = next((one for one in ways if one is not None and len(one) == count), None)
@@ -405,12 +398,8 @@ class Block:
         return None if any(map(_IS_RULE.fullmatch, lines)) else found
 
 
-def _is_order(text: str) -> bool:
-    return "".join(text.split(maxsplit=1)[:1]).lower().strip(",:") in _ORDERS
-
-
 def block_in(prompt: Sequence[str]) -> Block | None:
-    """Return the text below a heading in the last message of ``prompt`` that has one, or None."""
+    """Return the text below a heading in the last message of ``prompt`` with one, or None."""
     for message in reversed(prompt):
         text = _block_of(message)
         if text:
@@ -420,10 +409,7 @@ def block_in(prompt: Sequence[str]) -> Block | None:
 
 
 def _block_of(message: str) -> str | None:
-    """Return the documents in ``message``, which are in a tag or below a heading, or None.
-
-    If there are several tags or headings, the documents may be below each of them.
-    """
+    """Return the documents in ``message``, in its only tag or below its only heading, or None."""
     tagged, _ = _tagged(message, _BLOCK_TAG)
     if tagged:
         return tagged[0].strip() if len(tagged) == 1 and not _BLOCK_TAG.search(tagged[0]) else None
@@ -444,14 +430,16 @@ def _block_of(message: str) -> str | None:
     if len(alike) > 1 or (alike and alike[0]):
         return None
     rest = lines[at].partition(":")[2].lstrip("*") if alike else ""
-    return _until_next(rest + "".join(lines[at + 1 :])).strip()
+    below = rest + "".join(lines[at + 1 :])
+    end = _NEXT.search(below)  # a heading such as "Question:"
+    return below[: end.start() if end else None].strip()
 
 
 def _first_heading(lines: Sequence[str]) -> int | None:
     """Return the index of the first line that is a heading of documents, or None.
 
-    The line is only a name such as "Context:". Or it is an instruction that ends with a colon, and
-    is below no other line with a colon at its end.
+    It is a name such as "Context:", or an instruction with a colon at its end, unless a line above
+    has a colon at its end, too.
     """
     is_below = False
     for number, line in enumerate(lines):
@@ -480,9 +468,3 @@ def _squeezed(line: str) -> str:
         found = _HEADING.fullmatch(" ".join(name.split()) + colon)
         return found[0] if found else ""
     return " ".join(line.split())
-
-
-def _until_next(text: str) -> str:
-    """Return the beginning of ``text``, until a heading such as "Question:"."""
-    end = _NEXT.search(text)
-    return text if end is None else text[: end.start()]

@@ -38,8 +38,6 @@ _ITEMS: Final = 1000  # the most items of a container that are copied; of a list
 
 
 class _Done:
-    """An awaitable that is already done."""
-
     __slots__ = ()
 
     def __await__(self) -> Iterator[None]:

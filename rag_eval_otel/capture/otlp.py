@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.logs import may_be_read
 from rag_eval_otel.capture.span import LogView, Span, attributes_of_otlp
+from rag_eval_otel.capture.trace import may_be_read
 from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.errors import ConfigError
 

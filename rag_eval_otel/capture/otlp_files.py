@@ -139,7 +139,7 @@ def _protobuf_messages(path: Path, file: IO[bytes]) -> Iterator[Request]:
 
 
 def _decoded(path: Path, content: bytes) -> Iterator[Request]:
-    """Yield the request in ``content``, except metrics. The requests of all signals look alike."""
+    """Yield the request in ``content``, if of no metrics. Requests of all signals look alike."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: PLC0415
     from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
     from opentelemetry.proto.collector.metrics.v1 import (  # noqa: PLC0415  # slow to import

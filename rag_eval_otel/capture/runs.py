@@ -129,7 +129,7 @@ def _step_of(run: Run, most: int) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return the recorded parts by run id; question and answer count for all runs above, too."""
+    """Return recorded parts by run id; question and answer count for all runs above, too."""
     by_id = {run.id: run for run in runs}
     said: dict[int, dict[Part, Any]] = {}
     for run in runs:
@@ -169,7 +169,7 @@ def size_of(value: object) -> int:
 
 
 class TreeIntake(Protocol):
-    """Takes complete trees; after ``waiting()``, `RunRecorder.sweep` must be called."""
+    """Takes complete trees; after ``waiting()``, `RunRecorder.flush` must be called."""
 
     def finished(self, tree: RunTree) -> None: ...
 
@@ -247,7 +247,7 @@ class RunRecorder:
         tree = run.tree
         is_root = run.parent is None
         # Inner chains are not counted: they mostly pass on texts of other runs.
-        size = size_of(run.told) + size_of(run.asked) if is_root or run.kind != "chain" else 0
+        size = size_of([run.told, run.asked]) if is_root or run.kind != "chain" else 0
         with self._lock:
             if run.end is not None:
                 return
@@ -267,10 +267,6 @@ class RunRecorder:
             self.intake.finished(tree)
         elif is_root:
             self.intake.waiting()
-
-    def sweep(self) -> None:
-        """Pass on the trees whose root ended at least ``grace`` seconds ago."""
-        self.flush(self.grace)
 
     def flush(self, grace: float = 0.0) -> None:
         """Pass on the trees whose root ended ``grace`` seconds ago, with or without runs below."""

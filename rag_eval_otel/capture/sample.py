@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import itemgetter
@@ -28,7 +28,7 @@ from rag_eval_otel.capture.turns import (
     may_grade,
 )
 from rag_eval_otel.capture.values import (
-    USUAL,
+    ANSWERS,
     Messages,
     Place,
     answer_in,
@@ -58,12 +58,11 @@ class Outcome:
     is_span_missed: bool = False
 
 
+@dataclass
 class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading a turn
     """Raised if a question and its answer cannot be scored."""
 
-    def __init__(self, *, reason: SkipReason) -> None:
-        super().__init__(reason)
-        self.reason: SkipReason = reason
+    reason: SkipReason
 
 
 def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]:
@@ -132,10 +131,10 @@ def _sample(turn: Turn) -> Sample:
 
 
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
-    """Return the last text of ``steps`` that is the question ("input") or the answer ("output").
+    """Return the last question ("input") or answer ("output") on ``steps``; a recorded one first.
 
-    A text that the application itself recorded takes precedence. An output that repeats the input
-    of its step does not count. A text that was redacted or cut is not restored from another step.
+    An output that repeats the input of its step does not count. A text that was redacted or cut is
+    not restored from another step.
     """
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
@@ -187,10 +186,7 @@ def _answer(turn: Turn) -> str:
 
 
 def _was_abandoned(turn: Turn, answer: str | None) -> bool:
-    """Return True if the application stopped reading a streamed answer before its end.
-
-    Then the span around the LLM call ended first, with nothing or only the beginning of its output.
-    """
+    """Return True if the anchor ended before the LLM call, with no more than its first words."""
     end = turn.anchor.end
     last = turn.calls[-1] if turn.calls else None
     if end is None or last is None or turn.anchor.flat or turn.anchor.deferred:
@@ -202,10 +198,7 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 
 def _unnamed_answer(turn: Turn) -> str | None:
-    """Return the only text in the output of a chain that is also the output of an LLM call.
-
-    The text of the question does not count, and neither does a verdict on another text.
-    """
+    """Return the only text in a chain's output that an LLM call wrote; verdicts do not count."""
     for step in reversed(turn.path):
         said = {
             call.output or "": call
@@ -224,16 +217,12 @@ def _unnamed_answer(turn: Turn) -> str | None:
 
 
 def _has_answer(turn: Turn) -> bool:
-    """Return True if a chain or an agent returned the answer, or the application recorded it."""
     told = "output" in turn.recorded or any((step.output or "").strip() for step in turn.path)
     return told or _unnamed_answer(turn) is not None
 
 
 def _unwrapped(reply: str) -> str:
-    """Return the answer in the ``reply`` of a model, of which the application reads only a field.
-
-    The field has a usual name of an answer, or is the only one and has such a word in its name.
-    """
+    """Return the answer in ``reply``; of JSON the field with a usual name, or the only field."""
     text = reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
     data = json_in(text, opening="{[")
     if data is None:
@@ -241,7 +230,7 @@ def _unwrapped(reply: str) -> str:
     answer = answer_in(data) if isinstance(data, Mapping) else None
     if answer is None and isinstance(data, Mapping) and len(data) == 1:
         ((name, only),) = data.items()
-        is_named = not set(USUAL.answer).isdisjoint(name.lower().split("_"))
+        is_named = not set(ANSWERS).isdisjoint(name.lower().split("_"))
         answer = only if is_named and isinstance(only, str) else None
     if answer is None or not answer.strip():
         raise Refused(reason="ambiguous")
@@ -249,9 +238,9 @@ def _unwrapped(reply: str) -> str:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, or None if the application recorded all of it.
+    """Return the LLM call that wrote ``answer``, with the prompts of all that wrote parts of it.
 
-    If several calls wrote parts of the answer, the prompts of all are included.
+    Return None if the application recorded all of it.
     """
     generator = _generator_of(turn, answer)
     if generator is None:
@@ -279,10 +268,9 @@ def _generator(turn: Turn, answer: str) -> Step | None:
 
 
 def _generator_of(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, or None if the span of that call may be missing.
+    """Return the last LLM call that said ``answer``, the longest part of it, or more, or None.
 
-    It is the last call that said exactly this, the one with the longest part of it, the last one
-    that said more, or the last one whose output the application may have transformed.
+    If none did, the application may have transformed the last output.
     """
     speaking = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in speaking if is_same(call.output, answer)]
@@ -299,10 +287,7 @@ def _length(call: Step) -> int:
 
 
 def _possible_generators(turn: Turn) -> list[Step]:
-    """Return the LLM calls whose output is no grade, no query and no step to another output.
-
-    A short output counts only if no span can be missing from the trace.
-    """
+    """Return the LLM calls whose output is no grade, no query and no step to another output."""
     last = turn.calls[-1] if turn.calls else None
     if last is not None and not (last.output or "").strip():
         searched = last.calls_tools and any(one.start > last.start for one in turn.retrievers)
@@ -314,7 +299,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
 
 
 def _is_part_of_notes(call: Step, turn: Turn) -> bool:
-    """Return True if a step wrote the outputs of several calls into one text: notes for another."""
+    """Return True if a step wrote the outputs of several calls into one text."""
     outputs = (t for step in turn.steps[1:] for t in (step.output, *step.output_texts) if t)
     texts = [text for text in outputs if is_in(call.output, text)]
     others = [other.output for other in turn.calls if other.id != call.id]
@@ -331,8 +316,8 @@ def _is_used(call: Step, turn: Turn) -> bool:
 
 # --- the contexts ---------------------------------------------------------------------------------
 
-_Shown: TypeAlias = "Mapping[Passage, tuple[Place | None, Passage]]"
-"""The position of each passage in the prompts (None if unknown), and its text shown there."""
+# The position of each passage in the prompts (None if unknown), and its text shown there.
+_Shown: TypeAlias = "dict[Passage, tuple[Place | None, Passage]]"
 _Behind: TypeAlias = "tuple[Place | None, str]"
 
 _BEGINNING = 40  # a document that was cut is recognised by so many characters at its beginning
@@ -346,11 +331,9 @@ _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
     """Return the passages that the ``generator`` was shown, or raise `Refused`.
 
-    A passage counts if it is in the prompt of the generator, or in the prompt of an earlier LLM
-    call whose output is in the prompt of the generator, as in refine and map-reduce chains. If the
-    prompt shows only a part of a passage, the application reformatted it, and its retrieved text is
-    returned. If the prompt shows no passage at all, the application rewrote them, and all are
-    returned.
+    A passage counts if it is in the prompt of the generator, or in that of an earlier LLM call
+    whose output is in the prompt of the generator, as in refine and map-reduce chains. A passage of
+    which only a part is shown was reformatted. If none is shown, all were rewritten, and count.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     retrievers = turn.retrievers if explicit is None else (explicit,)
@@ -377,17 +360,14 @@ def _distinct(retrievers: Sequence[Step]) -> tuple[Passage, ...]:
 
 
 def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
-    """Return the documents in the prompt of the ``generator``: retrievals have no texts of them.
-
-    They are in a template variable such as ``context``, or below a heading such as "Context:".
-    """
+    """Return the documents in a variable or below a heading of the prompt of ``generator``."""
     counts = [one.document_count for one in turn.retrievers if one.lacks_texts]
     count = None if None in counts else sum(one or 0 for one in counts)
-    variables = generator.variables if generator is not None else {}
-    text = next((variables[name] for name in _VARIABLES if name in variables), None)
-    block = None if text is None else Block(text=text)
-    if block is None and generator is not None:
-        block = block_in(generator.prompt)
+    block = None
+    if generator is not None:
+        texts = (generator.variables.get(name) for name in _VARIABLES)
+        text = next((text for text in texts if text is not None), None)
+        block = block_in(generator.prompt) if text is None else Block(text=text)
     found = block.passages(count) if block is not None else None
     if not found:  # the end of each document is not known
         said = block is not None or any(one.output for one in turn.retrievers)
@@ -396,7 +376,6 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
 
 
 def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple[Passage, ...]:
-    """Return the retrieved passages that the prompt of ``generator`` shows, in its order."""
     reranked = _distinct(_last_rerankers(turn.retrievers))
     if not any(generator.prompt) or not all(one.text for one in generator.tool_results):
         if any(one.windows for one in turn.retrievers):
@@ -447,8 +426,8 @@ def _rewritten(
 ) -> tuple[Passage, ...]:
     """Return all ``retrieved`` passages if the prompt may show them in other words.
 
-    If it is too short for them, or if another LLM call was shown them verbatim, they were rejected.
-    Below the span of a web request, the prompt may be about another question than the query.
+    Below the span of a web request, it may be about another question than the query. If it is too
+    short, or if another LLM call was shown the passages verbatim, they were rejected.
     """
     queries = [one.input for one in turn.retrievers if one.input]
     is_other = turn.anchor.flat and not any(is_in(q, text) for q in queries for text in shown.texts)
@@ -473,9 +452,7 @@ def _ordered(retrieved: Sequence[Passage], found: _Shown) -> tuple[Passage, ...]
     return tuple(texts.values())
 
 
-def _widened(
-    turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messages
-) -> dict[Passage, tuple[Place | None, Passage]]:
+def _widened(turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messages) -> _Shown:
     """Replace passages in ``shown`` by longer texts that contain them, if the prompt has those.
 
     The longer texts are in the metadata of documents, or a reranker returned them instead.
@@ -483,7 +460,7 @@ def _widened(
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     rerankers = [one for one in turn.retrievers if one.kind == "reranker"]
     reranked = [p.text for one in rerankers for p in one.documents or ()]
-    found: dict[Passage, tuple[Place | None, Passage]] = {}
+    found: _Shown = {}
     for at, passage in shown:
         held = [around.get(passage.text, ""), *(() if passage.text in reranked else reranked)]
         wide = [t for t in held if len(t) > len(passage.text) and passage.text.strip() in t]
@@ -492,15 +469,13 @@ def _widened(
     return found
 
 
-def _truncated(
-    passages: Sequence[Passage], messages: Messages, *, known: _Shown
-) -> dict[Passage, tuple[Place | None, Passage]]:
+def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown) -> _Shown:
     """Return the ``passages`` of which the ``messages`` show only the beginning, cut there.
 
     A beginning that ends with a sentence may be a quotation, and does not count.
     """
     taken = {at for at, _ in known.values()}
-    found: dict[Passage, tuple[Place | None, Passage]] = {}
+    found: _Shown = {}
     for passage in passages:
         at = messages.find(passage.text[:_BEGINNING])
         if at is None or messages.find(passage.text[-_BEGINNING:]) is not None:
@@ -518,10 +493,9 @@ def _truncated(
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return the texts of the prompts that led to the output of ``generator``.
+    """Return the texts of the prompt of ``generator``, and of the LLM calls whose output it has.
 
-    These are its own prompt, and the prompts of earlier LLM calls whose output is in it, each with
-    the position of that output in the prompt of ``generator``.
+    Those come with the position of that output in the prompt of ``generator``.
     """
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
@@ -559,10 +533,9 @@ _PUNCTUATION = 3  # characters by which a query may differ from the question it 
 
 
 def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
-    """Return the question of ``turn``, or None if it is not recorded.
+    """Return the question of ``turn``: the application's, a query, or the user message, or None.
 
-    It may be the input of the application, the query of a retrieval, or the user message of the LLM
-    call ``generator``: the application or an LLM may have rewritten it.
+    The application or an LLM may have rewritten it.
     """
     line = [step for step in turn.path if step.kind != "llm"]
     explicit = next((step.input for step in line if "input" in step.recorded), None)
@@ -591,10 +564,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
 
 
 def _unnamed_question(turn: Turn) -> str | None:
-    """Return the only text in the input of a chain that a prompt or a query contains, or None.
-
-    Of several texts, a single word does not count: it may be a name or a language.
-    """
+    """Return the only text in a chain's input that a prompt or query has; of several no word."""
     shown = [text for call in (*turn.other_calls, *turn.calls) for text in call.prompt]
     shown += [one.input or "" for one in turn.retrievers]
     for step in reversed(turn.path):
@@ -609,8 +579,8 @@ def _unnamed_question(turn: Turn) -> str | None:
 def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
     """Return the question if the input of the application is not recorded, or None.
 
-    ``shown`` is the last user message of the LLM, and ``clean`` the same, but empty if it contains
-    contexts. It gives way to the query ``searched`` that it contains with other text.
+    It is the last user message ``shown`` to the LLM, empty as ``clean`` if it has contexts, or the
+    query ``searched`` if the message contains it with other text.
     """
     writers = _query_writers(turn, searched)
     if writers:
@@ -626,7 +596,6 @@ def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | Non
 
 
 def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
-    """Return the LLM calls that may have written the query: in a text, or by calling a tool."""
     first = min(one.start for one in turn.retrievers)
     return [
         call
@@ -636,7 +605,7 @@ def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
-    """Return True if a step too short for an LLM call replaced the question by the query."""
+    """Return True if a step too short for an LLM call made the question the query."""
     parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None
@@ -654,7 +623,6 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
 
 
 def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]) -> None:
-    """Raise `Refused` if there may be another answer, or if a span seems to be missing."""
     if _has_unused_output(turn, generator, answer) or _asks_with_an_answer(turn):
         raise Refused(reason="ambiguous")
     has_documents = "documents" in turn.recorded
@@ -681,7 +649,6 @@ def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]
 
 
 def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
-    """Return True if another LLM call than ``generator`` wrote a long text that no step used."""
     if _has_answer(turn) and is_same(generator.output, answer):
         return False
     return any(
@@ -696,7 +663,7 @@ def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
 
 
 def _asks_with_an_answer(turn: Turn) -> bool:
-    """Return True if an LLM output is a part of a later query: there may be two turns in a row."""
+    """Return True if an LLM output is a part of a later query: there may be two turns."""
     return any(
         one.start > call.start
         and not is_short(call)
@@ -708,10 +675,7 @@ def _asks_with_an_answer(turn: Turn) -> bool:
 
 
 def _kept_unknown_documents(turn: Turn) -> bool:
-    """Return True if a step returned more unknown ids of documents than there are other calls.
-
-    In some chains an unknown id stands for the answer to a sub-question, which another call wrote.
-    """
+    """Return True if a step returned more unknown ids than other calls wrote sub-answers."""
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
     made = len(turn.calls) - 1
     return any(
@@ -721,16 +685,16 @@ def _kept_unknown_documents(turn: Turn) -> bool:
 
 
 def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
-    """Return True if the application left out the documents that the LLM was not shown.
+    """Return True if a step returned exactly ``contexts``, or the others were shown to a grader.
 
-    Then a step returned exactly ``contexts``, or an LLM call was shown the others to grade them.
-    Otherwise a span may be missing from the trace.
+    Otherwise the span that left out the documents may be missing from the trace.
     """
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
     seen = "\n".join(kept)  # contains also passages within a longer text that was shown
     left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
-    if not left or not prompts or kept in _documents_by_step(turn.steps):
+    returned = ({normalised(p.text) for p in step.documents_seen} for step in turn.steps)
+    if not left or not prompts or kept in returned:
         return True
     names = {passage.id for passage in contexts}
     if any(step.kept_ids and set(step.kept_ids) == names for step in turn.steps):
@@ -745,20 +709,7 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
 
 
-def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
-    """Return the document texts of each chain; iterations of a loop count as one chain."""
-    several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
-    for step in steps:
-        shown = {normalised(passage.text) for passage in step.documents_seen}
-        if len(shown) > 1:
-            several.append(shown)
-        else:
-            single[step.name, step.parent] |= shown
-    return [*several, *single.values()]
-
-
 def _rejected(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:
-    """Return True if ``step`` was given the documents ``left`` but returned only ``kept``."""
     handed = {normalised(passage.text) for passage in step.documents_seen}
     written = (step.output or "",)
     return all(normalised(p.text) in handed and not place(p.text, written) for p in left) and all(
@@ -770,8 +721,7 @@ def _rejected(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> b
 
 _MAX_EQUAL = 64  # remembered turns with the same question and answer
 
-_Record: TypeAlias = "tuple[str, int, int]"
-"""The name of the instrumentation that recorded a turn, and start and end of the turn in ns."""
+_Record: TypeAlias = "tuple[str, int, int]"  # instrumentation, start and end of a turn in ns
 
 
 class RecentTurns:

@@ -21,10 +21,9 @@ from rag_eval_otel.capture.documents import (
 from rag_eval_otel.capture.values import (
     CUT,
     HIDDEN,
-    USUAL,
-    Keys,
     Lost,
     answer_in,
+    at,
     is_marker,
     messages_in,
     question_in,
@@ -42,22 +41,18 @@ Part = Literal["documents", "input", "output", "prompt"]
 
 RETRIEVALS = frozenset({"retriever", "reranker"})
 
-CONTEXT_TOOLS: Final = re.compile(
+CONTEXT_TOOLS: Final = re.compile(  # the name of a tool that retrieves
     r"search|retriev|look_?up|knowledge|(^|[^a-z])(kb|rag|docs?)([^a-z]|$)", re.IGNORECASE
 )
-"""Matches the name of a tool if the name says that the tool retrieves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A tool result that was a message in the prompt of an LLM call.
-
-    ``documents`` are those in the artifact that LangChain keeps beside the text.
-    """
+    """A tool result that was a message in the prompt of an LLM call."""
 
     text: str
     tool: str = ""
-    documents: tuple[Passage, ...] = ()
+    documents: tuple[Passage, ...] = ()  # in the artifact that LangChain keeps beside the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,65 +70,36 @@ class Step:
     kind: Kind
     name: str
     start: int
-    end: int | None = None
-    """The time at which the call ended, or None while the call runs."""
+    end: int | None = None  # None while the call runs
     input: str | None = None
     output: str | None = None
-    prompt: tuple[str, ...] = ()
-    """The texts of the messages that an LLM was shown, oldest first."""
-    documents: tuple[Passage, ...] | None = None
-    """The documents of a retrieval: None if not captured, ``()`` if nothing was found."""
+    prompt: tuple[str, ...] = ()  # the messages that an LLM was shown, oldest first
+    documents: tuple[Passage, ...] | None = None  # None if not captured, () if nothing was found
     error: str | None = None
-    hidden: frozenset[Part] = frozenset()
-    """The parts that were redacted. They are not restored from other steps."""
-    cut: frozenset[Part] = frozenset()
-    """The parts that a limit of the OpenTelemetry SDK shortened or dropped."""
-    recorded: frozenset[Part] = frozenset()
-    """The parts that the application itself wrote, with `record_answer` and similar functions.
-
-    A recorded part takes precedence over the text that an instrumentation captured.
-    """
-    document_count: int | None = None
-    """The number of retrieved documents, also if not all of their texts are captured."""
-    query: str | None = None
-    """The query of a retrieval that the application recorded on a step of another kind."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """The values of the variables in the prompt's template, by variable name."""
-    description: str = ""
-    """The description of a tool."""
-    tool_results: tuple[Result, ...] = ()
-    """The tool results in the prompt that come after the last message of the user."""
-    windows: Mapping[str, str] = field(default_factory=dict)
-    """Texts of documents, each with a longer text around the document that may be shown instead."""
-    own_messages: tuple[str, ...] = ()
-    """The messages in the prompt that the LLM wrote in earlier calls."""
-    input_texts: tuple[str, ...] = ()
-    """The texts in the input of a chain, of which ``input`` may be none."""
+    hidden: frozenset[Part] = frozenset()  # redacted; never restored from other steps
+    cut: frozenset[Part] = frozenset()  # shortened or dropped by a limit of the SDK
+    recorded: frozenset[Part] = frozenset()  # by the application itself; these take precedence
+    document_count: int | None = None  # also if not all texts of the documents are captured
+    query: str | None = None  # of a retrieval that was recorded on a step of another kind
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the prompt's template, by name
+    description: str = ""  # of a tool
+    tool_results: tuple[Result, ...] = ()  # in the prompt, after the last message of the user
+    windows: Mapping[str, str] = field(default_factory=dict)  # longer texts, by those of documents
+    own_messages: tuple[str, ...] = ()  # in the prompt, by the LLM itself
+    input_texts: tuple[str, ...] = ()  # all in the input of a chain; ``input`` may be none of them
     output_texts: tuple[str, ...] = ()
-    """The texts in the output of a chain, of which ``output`` may be none."""
-    documents_seen: tuple[Passage, ...] = ()
-    """The documents in the input and in the output of a chain."""
-    documents_given: tuple[Passage, ...] = ()
-    """The documents in the input of a chain."""
-    kept_ids: tuple[str, ...] = ()
-    """The ids of documents that a chain returned as ids, without their texts."""
+    documents_seen: tuple[Passage, ...] = ()  # in the input and the output of a chain
+    documents_given: tuple[Passage, ...] = ()  # in the input of a chain
+    kept_ids: tuple[str, ...] = ()  # of documents that a chain returned without their texts
     calls_tools: bool = False
-    is_remote: bool = False
-    """Whether the call has no parent in this process, so that no span above it is missing."""
-    flat: bool = False
-    """Whether the span may contain several unrelated questions, as that of a web request."""
-    deferred: bool = False
-    """Whether the application reads the output as a stream, after the end of the call's span."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """The session, the user and other metadata that the application attached to the call."""
-    contexts_source: ContextsSource = "retrieval"
-    """Where the documents of a retrieval were found: retriever, tool result or prompt."""
-    source: str = ""
-    """The instrumentation that recorded the call; two may record the same call."""
-    is_cut: bool = False
-    """Whether a text of the call was longer than the limit of texts, so that it is not whole."""
-    response_id: str | None = None
-    """The id that the provider of the model gave to its response to this call."""
+    is_remote: bool = False  # whether no span of this process is above the call
+    flat: bool = False  # whether the span, as of a web request, may contain unrelated questions
+    deferred: bool = False  # whether the output is read as a stream, after the end of the span
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # session, user and the like
+    contexts_source: ContextsSource = "retrieval"  # where the documents of a retrieval were found
+    source: str = ""  # the instrumentation; two may record the same call
+    is_cut: bool = False  # whether a text is longer than the limit of texts, and not whole
+    response_id: str | None = None  # from the provider of the model
 
     @property
     def lacks_texts(self) -> bool:
@@ -159,14 +125,11 @@ def has_longer_text(step: Step, most: int) -> bool:
 
 # --- steps out of spans ---------------------------------------------------------------------------
 
-Found: TypeAlias = "Any"
-"""Plain data, or a `Lost` for a redacted or shortened value, or None for a missing value."""
+Found: TypeAlias = "Any"  # plain data, or a `Lost`, or None for a missing value
 
 _ANSWERS_LATER = re.compile("llama_?index")  # spans of LlamaIndex may end before the answer
 _CHOICES = frozenset({"choices", "generations", "replies"})  # alternatives: the first is read
-_REPLY_KEYS = (
-    *("message", "generations", "choices", "replies", "messages", "output", "answer", "text"),
-)
+_REPLY_KEYS = "message generations choices replies messages output answer text".split()
 
 
 class Losses:
@@ -185,7 +148,6 @@ class Losses:
         return isinstance(found, Lost)
 
     def text(self, part: Part, found: Found, text: str | None) -> str | None:
-        """Return ``text``, which was read from the value ``found`` of ``part``, if it is usable."""
         if self.lost(part, found):
             return None
         if text is not None and is_marker(text):
@@ -255,7 +217,7 @@ def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     if isinstance(outputs, Mapping) and len(outputs) == 1:
         (inner,) = outputs.values()
         outputs = inner if isinstance(inner, Mapping) and "role" in inner else outputs
-    artifact = passages_in(_of(outputs, "artifact")) or ()
+    artifact = passages_in(at(outputs, "artifact")) or ()
     documents = None if losses.lost("documents", outputs) else artifact or documents_in(outputs)
     return new_step(
         view,
@@ -269,11 +231,11 @@ def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     )
 
 
-def _tool_text(outputs: Found, keys: Keys = USUAL) -> str | None:
+def _tool_text(outputs: Found) -> str | None:
     if isinstance(outputs, list):
-        if outputs and all(_of(block, "type") == "text" for block in outputs):
+        if outputs and all(at(block, "type") == "text" for block in outputs):
             return _joined(outputs)
-        return _tool_text(outputs[0], keys) if len(outputs) == 1 else None
+        return _tool_text(outputs[0]) if len(outputs) == 1 else None
     if not isinstance(outputs, Mapping):
         return outputs if isinstance(outputs, str) else None
     if isinstance(outputs.get("content"), str):
@@ -281,11 +243,11 @@ def _tool_text(outputs: Found, keys: Keys = USUAL) -> str | None:
     if isinstance(outputs.get("blocks"), list):
         return _joined(outputs["blocks"])
     inner = outputs.get("tool_output", next(iter(outputs.values())) if len(outputs) == 1 else None)
-    return answer_in(outputs, keys) if inner is None else _tool_text(inner, keys)
+    return answer_in(outputs) if inner is None else _tool_text(inner)
 
 
 def _joined(blocks: Sequence[Any]) -> str:
-    return "".join(str(_of(block, "text") or "") for block in blocks)
+    return "".join(str(at(block, "text") or "") for block in blocks)
 
 
 def retrieval(
@@ -322,18 +284,14 @@ def listed(outputs: Found) -> tuple[Passage, ...] | None:
     return passages_in(outputs) if isinstance(outputs, list) and outputs else None
 
 
-def arguments(inputs: Found, keys: Keys = USUAL) -> Found:
+def arguments(inputs: Found) -> Found:
     """Return the only question among the arguments of a decorated function, or its keywords."""
     if not (isinstance(inputs, Mapping) and set(inputs) == {"args", "kwargs"}):
         return inputs
     if not isinstance(inputs["args"], list) or not inputs["args"]:
         return inputs["kwargs"]
-    texts = [arg for arg in inputs["args"] if question_in(arg, keys)]
+    texts = [arg for arg in inputs["args"] if question_in(arg)]
     return texts[0] if len(texts) == 1 else None
-
-
-def _of(data: Found, key: str) -> Found:
-    return data.get(key) if isinstance(data, Mapping) else None
 
 
 # --- model calls ----------------------------------------------------------------------------------
@@ -348,10 +306,7 @@ def llm(
     finish: object = None,
     **more: Any,
 ) -> Step:
-    """Build the `Step` of a model call from its prompt ``messages`` and its ``reply``.
-
-    The reason ``finish`` may say that the model calls a tool.
-    """
+    """Build the `Step` of a model call; the reason ``finish`` may say that it calls a tool."""
     losses = Losses()
     shown = [] if losses.lost("prompt", messages) else _shown(messages)
     if any(is_marker(text) for _, text in shown):
@@ -428,7 +383,7 @@ def reply_in(data: Found) -> tuple[str | None, bool]:
 
 def index_of(choice: Any) -> int:
     """Return the number that a provider gave to one of several choices, or 0."""
-    number = _of(choice, "index")
+    number = at(choice, "index")
     return number if isinstance(number, int) else 0
 
 
@@ -448,5 +403,5 @@ def _first_choice(messages: Sequence[Any]) -> Any:
         return messages
     told = [(one, *reply_in(one)) for one in messages]
     said = [one for one, text, calls in told if text or calls]
-    is_sequence = any(calls or _of(one, "role") == "tool" for one, _, calls in told)
+    is_sequence = any(calls or at(one, "role") == "tool" for one, _, calls in told)
     return (said[-1] if is_sequence else said[0]) if said else None

@@ -1,10 +1,10 @@
-"""Keep the ended spans of one trace (`Trace`), and say which of them may get scores."""
+"""Keep the ended spans of a trace with their log records, and say which spans may get scores."""
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, takewhile
@@ -14,6 +14,7 @@ from weakref import ref
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import (
+    LOG_EVENTS,
     holds_documents,
     is_exported_late,
     is_flat,
@@ -27,6 +28,7 @@ from rag_eval_otel.capture.conventions import (
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, Span
 from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Kind
+from rag_eval_otel.runtime.guard import Edge, judging
 from rag_eval_otel.types import Ending
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ _DEPTH = 100  # the most ancestors that are searched
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceLimits:
-    """The waiting times, in seconds, before a trace is read, and the limits of stored traces."""
+    """The waiting times before a trace is read, in seconds, and the limits of stored traces."""
 
     quiet: float = 0.5  # after the last span of a turn below an open span
     root_quiet: float = 0.05  # after the last span, if the root has ended
@@ -73,8 +75,8 @@ class Subtree:
     shown: bool = False
 
     def add(self, other: Subtree) -> None:
-        searched, called = other.searched, other.called
         self.shown |= other.shown
+        searched, called = other.searched, other.called
         if searched is not None and (self.searched is None or searched < self.searched):
             self.searched = searched
         if called is not None and (self.called is None or called > self.called):
@@ -82,18 +84,16 @@ class Subtree:
 
     @property
     def is_turn(self) -> bool:
-        """Whether an LLM call follows a retrieval, and no span below may stand for that turn."""
         searched, called = self.searched, self.called
         return searched is not None and called is not None and called >= searched
 
     @property
     def above(self) -> Subtree:
-        """The part of this subtree that counts for the parent, without calls that answered."""
+        """What counts for the parent: without calls that answered."""
         return Subtree(self.searched, None, self.shown) if self.is_turn else self
 
     @property
     def may_be_turn(self) -> bool:
-        """Whether a turn may be at or below this span, although a span below may stand for it."""
         return self.searched is not None or (self.shown and self.called is not None)
 
 
@@ -149,7 +149,7 @@ class Trace:
         self.is_slow |= is_exported_late(view)
 
     def note_turn(self, span_id: int) -> None:
-        """Record that an LLM call follows a retrieval below the span ``span_id``."""
+        """Note that an LLM call follows a retrieval below the span ``span_id``."""
         self.turns.add(span_id)
         if span_id in self.held:
             self.held[span_id].is_likely = True
@@ -294,7 +294,6 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
 
 
 def _answers_alone(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) -> bool:
-    """Return True if no step of RAG contains both the LLM call ``view`` and its retrieval."""
     opened = {one.span_id: one for one in map(Span.from_sdk, spans.newest(view.trace_id))}
     parents = {span_id: one.parent_id for span_id, one in opened.items()}
     for above in ids_above(view.parent_id, trace.spans, parents):
@@ -323,7 +322,6 @@ def _is_open_below(trace: Trace, view: Span, own: Subtree, *, spans: OpenSpans) 
 def completed_parts(
     trace: Trace, opened: Iterable[ReadableSpan], *, until: float
 ) -> Iterator[list[int]]:
-    """Yield the span ids of each part of ``trace`` that is complete and can be scored."""
     if trace.is_slow or trace.turns.isdisjoint(trace.spans):
         return
     views = list(map(Span.from_sdk, opened))
@@ -345,7 +343,7 @@ def completed_parts(
 
 
 def _tops(trace: Trace) -> dict[int, int]:
-    """Map the id of each span of ``trace`` to that of the outermost ended span at or above it."""
+    """Map each span of ``trace`` to the outermost ended span at or above it."""
     tops: dict[int, int] = {}
     for span_id in trace.spans:
         path, above = dict[int, None](), span_id
@@ -430,6 +428,94 @@ def ids_above(
 
 
 def trace_of(span: ReadableSpan) -> int:
-    """Return the trace id of ``span``, or 0 if it has none."""
     context = span.context
     return context.trace_id if context is not None else 0
+
+
+# --- log records ----------------------------------------------------------------------------------
+
+_TAP = "_rag_eval_otel_tap"
+_LOGGING = 1024  # the most spans whose records are kept; some never end, or are not sampled
+_LOST_RECORDS = (LogView(event=""),)  # stands for log records that were dropped
+
+
+class LogTap:
+    """A log record processor of the SDK that passes log records to listeners, and exports none."""
+
+    def __init__(self) -> None:
+        # By what listens, a function that takes its log records, and what handles its errors.
+        self.listeners: dict[object, tuple[Callable[[int, int, LogView], None], Edge]] = {}
+
+    def on_emit(self, log_record: Any) -> None:
+        if not self.listeners or judging() is not None:
+            return
+        record = log_record.log_record
+        values = record.attributes or {}
+        name: Any = values.get("event.name") if record.event_name is None else record.event_name
+        if record.span_id and may_be_read(name):
+            for add_log, edge in tuple(self.listeners.values()):
+                with edge:
+                    view = LogView(event=name, body=record.body, attributes=values)
+                    add_log(record.trace_id, record.span_id, view)
+
+    def enabled(self, *, event_name: str | None = None, **_: Any) -> bool:
+        return bool(self.listeners) and may_be_read(event_name)
+
+    def shutdown(self) -> None:
+        self.listeners.clear()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's name
+        return True
+
+
+def may_be_read(event: object) -> bool:
+    """Return True if log records of ``event`` may have texts of a turn. Scores have none."""
+    is_read = isinstance(event, str) and event.startswith(LOG_EVENTS)
+    return is_read and event != semconv.EVALUATION_EVENT
+
+
+def log_tap(provider: Any) -> LogTap | None:
+    """Return the `LogTap` of ``provider``, a new one at first; None if it takes no processors."""
+    add = getattr(provider, "add_log_record_processor", None)
+    known = getattr(provider, _TAP, None)
+    if add is None or isinstance(known, LogTap):
+        return known
+    tap = LogTap()
+    add(tap)
+    with suppress(AttributeError):  # has slots: it gets another tap at the next call
+        setattr(provider, _TAP, tap)
+    return tap
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PendingLogs:
+    """Stores log records until their span has ended; drops the oldest above ``max_bytes``."""
+
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._records: OrderedDict[Key, Sequence[LogView]] = OrderedDict()
+        self.size = 0
+
+    def add(self, key: Key, record: LogView) -> None:
+        known = self._records.get(key, ())
+        if known is _LOST_RECORDS:
+            return
+        self._records[key] = (*known, record)
+        self.size += size_of_log(record)
+        for oldest in list(self._records) if self.size > self.max_bytes else ():
+            self.take(oldest)
+            self._records[oldest] = _LOST_RECORDS
+            if self.size <= self.max_bytes:
+                break
+        while len(self._records) > _LOGGING:
+            self.take(next(iter(self._records)))
+
+    def take(self, key: Key) -> Sequence[LogView]:
+        records = self._records.pop(key, ())
+        if records is not _LOST_RECORDS:
+            self.size -= sum(map(size_of_log, records))
+        return records

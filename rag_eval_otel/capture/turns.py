@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.documents import block_in, paragraphs, parts_of
+from rag_eval_otel.capture.documents import block_in, parts_of
 from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Part, Step
 from rag_eval_otel.capture.values import is_in, is_same, json_in, normalised, place
 from rag_eval_otel.types import ContextsSource, Passage, SkipReason
@@ -36,19 +36,17 @@ def in_order(step: Step) -> tuple[int, str]:
 class StepTree:
     """The steps of a trace as a tree, of which circles are cut.
 
-    An instrumentation that does not detach its context gives later spans a wrong parent. So a leaf
-    that ended before a step below it started does not count as an ancestor of that step.
+    A leaf that ended before a step below it started is none of its ancestors: its context leaked.
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
-        """Index the ``steps`` of a trace by id. If two steps have the same id, the first counts."""
         self.by_id: dict[Hashable, Step] = {}
         for step in steps:
             self.by_id.setdefault(step.id, step)
         self.steps = tuple(sorted(self.by_id.values(), key=in_order))
 
     def ancestors(self, step: Step) -> Iterator[Step]:
-        """Yield the steps above ``step`` in the trace, beginning with its parent."""
+        """Yield the steps above ``step``, nearest first."""
         seen = {step.id}
         parent = step.parent
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
@@ -60,7 +58,6 @@ class StepTree:
             parent = above.parent
 
     def path(self, step: Step) -> tuple[Step, ...]:
-        """Return ``step`` and the steps above it in the trace, nearest first."""
         return (step, *self.ancestors(step))
 
     def is_orphan(self, step: Step) -> bool:
@@ -74,14 +71,13 @@ class StepTree:
         return tuple(f.start for f in self.steps if self.is_orphan(f))
 
     def is_inside(self, step: Step, kinds: Container[str]) -> bool:
-        """Return True if a step above ``step`` has one of the ``kinds``, such as retriever."""
         return any(above.kind in kinds for above in self.ancestors(step))
 
     @cached_property
     def above_retrievals(self) -> frozenset[Hashable]:
         """The ids of the steps that have a retrieval below them, even if it failed."""
-        found = (one for one in self.steps if one.kind in RETRIEVALS)
-        return frozenset(above.id for one in found for above in self.ancestors(one))
+        retrievals = (step for step in self.steps if step.kind in RETRIEVALS)
+        return frozenset(above.id for step in retrievals for above in self.ancestors(step))
 
     def lacks_parent(self, step: Step) -> bool:
         """Return True if a span above ``step``, or of something during it, is missing."""
@@ -91,10 +87,7 @@ class StepTree:
 
     @cached_property
     def generators(self) -> tuple[Step, ...]:
-        """The successful LLM calls outside of retrievals, ordered by start, innermost ones only.
-
-        If two instrumentations recorded the same call, the first record is included.
-        """
+        """The successful LLM calls outside of retrievals, innermost ones only, each once."""
         calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
         around = {c.id: [a for a in self.ancestors(c) if a.kind == "llm"] for c in calls}
         wraps = Counter(above.id for several in around.values() for above in several)
@@ -102,7 +95,7 @@ class StepTree:
         return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
 
     def holders_of(self, retrieval: Step) -> Iterable[Step]:
-        """Return the steps that contain ``retrieval``, or the recorded documents on it."""
+        """Return the steps that contain ``retrieval``, and that on which it was recorded."""
         explicit = retrieval.kind not in RETRIEVALS
         return self.path(retrieval) if explicit else self.ancestors(retrieval)
 
@@ -141,7 +134,7 @@ def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
 
 
 def _is_same_call(one: Step, other: Step) -> bool:
-    """Return True if two instrumentations recorded one call: by its id, or its output and times."""
+    """Return True if two instrumentations recorded one call, by its id, or output and times."""
     if one.source == other.source:
         return False
     if one.response_id and other.response_id:
@@ -169,10 +162,10 @@ _RETRIEVES: Final = re.compile(  # the description of a tool that retrieves, and
 
 
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
-    """Return the successful retrievals of a trace, ordered by start, each with its documents.
+    """Return the successful retrievals of a trace, ordered by start, the outermost only.
 
-    Of retrievals within each other only the outermost is returned. Some are known only from the
-    results of search tools, also in prompts, or from documents that chains pass on.
+    Some are known only from the results of search tools, also in prompts, or from documents that
+    chains pass on.
     """
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     embedded: dict[Hashable, list[Step]] = defaultdict(list)
@@ -209,21 +202,15 @@ def _complete(tree: StepTree, one: Step, nested: Sequence[Step], embedded: Seque
         one = replace(one, input=next(told, before[-1] if before else None))
     if one.documents is not None or one.hidden or one.cut:
         return one
-    having = [r for r in nested if r.documents is not None]
-    if len(having) == 1:
-        return replace(one, documents=having[0].documents)
     tool = next((above for above in tree.ancestors(one) if above.kind == "tool"), None)
-    if tool is None:
-        return one
-    if "output" in tool.hidden:
+    if tool is not None and "output" in tool.hidden:
         return replace(one, hidden=one.hidden | {"documents"})
-    ways = (passages_of_tool(tool), paragraphs(tool.output or "") or None)
-    fitting = (w for w in ways if w is not None and one.document_count in {None, len(w)})
-    return replace(one, documents=next(fitting, None))
+    documents = None if tool is None else _passages_of_tool(tool)
+    is_all = documents is not None and one.document_count in {None, len(documents)}
+    return replace(one, documents=documents) if is_all else one
 
 
-def passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
-    """Return the documents that the call of ``tool`` returned, or None if they cannot be read."""
+def _passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
     if tool.documents is not None or tool.output is None:
         return tool.documents
     return parts_of(tool.output)
@@ -240,15 +227,14 @@ def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Ste
         named = CONTEXT_TOOLS.search(tool.name) or _RETRIEVES.search(tool.description)
         retrieves = bool(named or (tool.kind == "tool" and tool.documents_seen))
         if retrieves and not tree.is_inside(tool, _ACTIVE):
-            documents = passages_of_tool(tool)
+            documents = _passages_of_tool(tool)
             yield replace(tool, kind="retriever", documents=documents, contexts_source="tool")
 
 
 def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
     """Yield a retrieval for each tool result in a prompt whose tool call is not recorded as a step.
 
-    An agent shows the same result in each later prompt: it counts once in a run of the agent's
-    loop.
+    An agent shows a result in each later prompt: it counts once in a run of the agent's loop.
     """
     outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
@@ -276,10 +262,7 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
 
 
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
-    """Return for each LLM call the id of the step in which the loop of its agent runs, by call id.
-
-    This is the nearest step above in which an earlier LLM or tool call started, or else the parent.
-    """
+    """Map each LLM call to the nearest step above with an earlier LLM or tool call: its loop."""
     first: dict[Hashable, int] = {}
     for one in tree.steps:
         if one.kind in {"llm", "tool"}:
@@ -295,19 +278,14 @@ def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
 
 
 def _retrieval(key: Hashable, of: Step, parent: Hashable | None, **parts: Any) -> Step:
-    """Build a retrieval that is known only from the step ``of``, at its start."""
     return Step(id=key, parent=parent, kind="retriever", start=of.start, end=of.start, **parts)
 
 
 def _handed_on(tree: StepTree) -> list[Step]:
-    """Return the retrieval before the first chain that received documents, if there is one.
-
-    If the outermost chain received documents, the application did not retrieve them.
-    """
-    chains = (one for one in tree.steps if one.kind in {"agent", "chain"})
-    having = [one for one in chains if one.documents_given]
+    """Return the retrieval before the first chain that received documents, if there is one."""
+    having = [one for one in tree.steps if one.documents_given]
     if not having or any(not any(tree.ancestors(one)) for one in having):
-        return []
+        return []  # the outermost chain received documents: the application was given them
     step = having[0]
     around = next((a for a in tree.ancestors(step) if a.input), step)
     key = ("documents", around.id, step.start)
@@ -344,22 +322,15 @@ def is_verdict(text: str) -> bool:
 
 _MAX_NESTED = 200  # the most anchors in one step that are compared, in quadratic time
 
+# The LLM calls of each anchor, by its id.
 _Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"
-"""The LLM calls of each anchor, by its id."""
-
+# The anchor to whose turn each anchor belongs, by ids; None for those in a circle.
 _Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
-"""The id of each anchor, and the id of the anchor to whose turn it belongs.
-
-An anchor may have a turn of its own, or be a step of another one's turn. If anchors belong to each
-other in a circle, the value is None.
-"""
-
+# The owners of the anchors at or below each step, by step id.
 _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
-"""The owners of the anchors at or below each step, by step id."""
 
 
 def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls of a trace by the id of their anchor, but for those without one."""
     first: dict[Hashable, int] = {}  # the earliest retrieval below each step
     for retriever in retrievals:
         for above in tree.holders_of(retriever):
@@ -374,9 +345,9 @@ def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, l
 
 
 def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
-    """Yield the LLM calls, or the step above them on which the application recorded the answer.
+    """Yield the LLM calls, or the step above on which the application recorded the answer.
 
-    Such a step does not count if it contains a retrieval, as those in ``holders`` do.
+    A step with a retrieval below it, as those in ``holders``, does not take their place.
     """
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
@@ -389,10 +360,7 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
 
 
 def _owners_of(tree: StepTree, groups: _Groups) -> _Owners:
-    """Return for each anchor the id of the outermost anchor to whose turn it belongs.
-
-    Anchors of the same name and parent, such as the iterations of a loop, are treated alike.
-    """
+    """Map each anchor to the outermost one to whose turn it belongs; iterations are alike."""
     held = Counter(above.id for one in groups for above in tree.ancestors(tree.by_id[one]))
     anchors = {anchor: tree.by_id[anchor] for anchor in groups}
     leaders = {key: _enclosing(tree, groups, one, held) for key, one in anchors.items()}
@@ -419,10 +387,9 @@ def _enclosing(
 
 
 def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
-    """Return True if the anchor ``inner`` is a step on the way to another answer of ``above``.
+    """Return True if ``inner`` is a step on the way to another answer of the anchor ``above``.
 
-    Then both got one question, or an LLM call of ``above`` may have been shown the output of
-    ``inner``.
+    Both got one question, or an LLM call of ``above`` may have been shown the output of ``inner``.
     """
     if above.flat or above.output is None:
         return False
@@ -436,12 +403,12 @@ def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
 
 
 def _outermost(anchor: Hashable, leaders: _Owners) -> Hashable | None:
-    seen: set[Hashable] = set()
-    above: Hashable | None = anchor
-    while above is not None and above not in seen:
-        seen.add(above)
-        anchor, above = above, leaders[above]
-    return anchor if above is None else None
+    for _ in leaders:
+        above = leaders[anchor]
+        if above is None:
+            return anchor
+        anchor = above
+    return None
 
 
 # --- turns ----------------------------------------------------------------------------------------
@@ -453,40 +420,26 @@ _OVERHEAD = 4096  # bytes of a span that is kept back and its records, without t
 class Turn:
     """One question of a user and its answer, and the steps from which its sample is read."""
 
-    anchor: Step
-    """The step whose span gets the scores."""
-    path: tuple[Step, ...]
-    """The anchor and the steps above it that belong to no other turn, nearest first."""
-    retrievers: tuple[Step, ...]
-    """The retrievals, ordered by start."""
-    calls: tuple[Step, ...] = ()
-    """The LLM calls that may have written the answer, ordered by start."""
-    other_calls: tuple[Step, ...] = ()
-    """The other LLM calls below the anchor: most wrote a query before the first retrieval."""
-    doubt: SkipReason | None = None
-    """The reason why this question and answer may be incomplete or ambiguous, or None."""
-    is_complete: bool = True
-    """Whether no span of this turn can be missing. Otherwise more checks are made."""
-    steps: tuple[Step, ...] = ()
-    """The anchor, and the chains, agents and rerankers below or beside it."""
-    tools: tuple[Step, ...] = ()
-    """The tools and retrievals below the anchor, without tools within other tools."""
-    ranking_calls: frozenset[Hashable] = frozenset()
-    """The ids of LLM calls within a step that returned only documents: they rank documents."""
-    tool_calls: frozenset[Hashable] = frozenset()
-    """The ids of the LLM calls that were made within tools or retrievals."""
-
-    lacks_retrieval: bool = False
-    """Whether the span of a retrieval seems to be missing from the trace."""
+    anchor: Step  # its span gets the scores
+    path: tuple[Step, ...]  # the anchor and the steps above that belong to no other turn
+    retrievers: tuple[Step, ...]  # ordered by start, as the calls
+    calls: tuple[Step, ...] = ()  # those that may have written the answer
+    other_calls: tuple[Step, ...] = ()  # below the anchor; most wrote a query before a retrieval
+    doubt: SkipReason | None = None  # why question and answer may be incomplete or ambiguous
+    is_complete: bool = True  # whether no span can be missing; otherwise more checks are made
+    steps: tuple[Step, ...] = ()  # the anchor; chains, agents and rerankers below or beside it
+    tools: tuple[Step, ...] = ()  # tools and retrievals below the anchor, outermost only
+    ranking_calls: frozenset[Hashable] = frozenset()  # LLM calls within a step that ranks documents
+    tool_calls: frozenset[Hashable] = frozenset()  # LLM calls within tools or retrievals
+    lacks_retrieval: bool = False  # whether the span of a retrieval seems to be missing
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The questions and queries."""
         return tuple(step.input for step in (*self.path, *self.retrievers) if step.input)
 
     @property
     def size(self) -> int:
-        """The estimated memory in bytes that question, contexts and answer need until scored."""
+        """The estimated memory in bytes until the turn is scored."""
         size = _OVERHEAD
         for one in (*self.path, *self.calls, *self.other_calls, *self.retrievers):
             size += len(one.input or "") + len(one.output or "") + sum(map(len, one.prompt))
@@ -502,7 +455,6 @@ class Turn:
 
     @property
     def contexts_source(self) -> ContextsSource:
-        """Where the contexts were read: retrievals, tool results or, least reliable, the prompt."""
         if "documents" in self.recorded:
             return "retrieval"
         if self.lacks_texts or any(one.contexts_source == "prompt" for one in self.retrievers):
@@ -512,7 +464,7 @@ class Turn:
 
     @property
     def recorded(self) -> frozenset[Part]:
-        """The parts (question, documents, answer) that the application itself recorded."""
+        """The parts that the application itself recorded."""
         contexts = [one.recorded & {"documents"} for one in self.retrievers]
         answers = [one.recorded & {"output"} for one in self.calls]
         return frozenset().union(*(step.recorded for step in self.path), *contexts, *answers)
@@ -552,7 +504,7 @@ def find_turns(
 def _anchored_turns(
     tree: StepTree, retrievals: Sequence[Step], groups: _Groups, owners: _Owners, users: _Users
 ) -> Iterator[Turn]:
-    """Yield a turn for each anchor that belongs to no other one and has retrievals of its own."""
+    """Yield a turn for each anchor that belongs to no other and has retrievals of its own."""
     retrievers: dict[Hashable, list[Step]] = defaultdict(list)
     for retriever in retrievals:
         anchor = next((a.id for a in tree.holders_of(retriever) if a.id in owners), None)
@@ -577,8 +529,7 @@ def _anchored_turns(
 def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
     """Yield a turn for each LLM call without parent that was shown tool results or documents.
 
-    Some applications let the model answer from each passage by itself, and then choose: a call that
-    was shown one passage, with nothing around it, may be such a draft.
+    A call that was shown a single passage may be one of several drafts, one for each passage.
     """
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
@@ -595,17 +546,13 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
 
 
 def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
-    """Yield the turns with retrievals, and an answer that no LLM call wrote.
-
-    Either nothing was found, and a chain answered nevertheless, or the application recorded it.
-    """
+    """Yield the turns whose answer no LLM call wrote: nothing was found, or it was recorded."""
     busy = {above.id for call in tree.generators for above in tree.ancestors(call)}
     busy |= {h.id for one in retrievals if one.documents != () for h in tree.holders_of(one)}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
         for holder in tree.holders_of(one):
-            found_nothing = holder.id not in busy and holder.output is not None
-            if found_nothing or "output" in holder.recorded:
+            if "output" in holder.recorded or (holder.id not in busy and holder.output is not None):
                 found[holder.id].append(one)
                 break
     around = _users(tree, {**dict.fromkeys(users), **{anchor: anchor for anchor in found}})
@@ -621,7 +568,7 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
 def _other_calls(tree: StepTree, calls: _Groups, users: _Users) -> dict[Hashable, list[Step]]:
     """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id.
 
-    A call beside the anchor that called tools may belong to something else, and is left out.
+    A call beside the anchor that called tools may belong to something else.
     """
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -651,10 +598,7 @@ def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
 def _surroundings(
     tree: StepTree, turns: Sequence[Turn], owners: _Owners
 ) -> tuple[dict[Hashable, list[Step]], dict[Hashable, list[Step]]]:
-    """Return the steps below and the steps beside each anchor, by anchor id.
-
-    A step is beside an anchor if it is below none, and a step above both is only of this turn.
-    """
+    """Return the steps below each anchor, and those beside it below a step of this turn alone."""
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     below: dict[Hashable, list[Step]] = defaultdict(list)
     beside: dict[Hashable, list[Step]] = defaultdict(list)
@@ -686,7 +630,6 @@ def _with_surroundings(
 
 
 def _lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
-    """Return True if of several calls of one tool only some contain a retrieval."""
     inside = {above.id for one in retrievers for above in tree.path(one)} | tree.above_retrievals
     tools = [one for one in below if one.kind == "tool" and one.error is None]
     searching = {tool.name for tool in tools if tool.id in inside}
@@ -704,8 +647,7 @@ def _with_doubts(
 ) -> Iterator[Turn]:
     """Yield ``turns``, with a doubt if a turn may be a step on the way to another answer.
 
-    Its question is what an LLM call of another turn wrote, or the call seems to be missing whose
-    output a step with several turns returned.
+    Another turn wrote its question, or what a step with several turns returned is from no call.
     """
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     wrote: dict[str, set[Hashable]] = defaultdict(set)
@@ -735,13 +677,11 @@ def _unexplained_outputs(tree: StepTree, users: _Users) -> set[Hashable]:
 
 # --- spans with several turns ---------------------------------------------------------------------
 
-ANSWER_LENGTH: Final = 20
-"""The least number of characters of an LLM output that may be an answer."""
+ANSWER_LENGTH: Final = 20  # characters of an LLM output that may be an answer
 _MAX_PARALLEL = 200  # the most calls of a flat turn that are compared, in quadratic time
 
 
 def _split_flat(turn: Turn) -> list[Turn]:
-    """Split ``turn`` into one turn for each answer, if its span may contain several answers."""
     if not turn.anchor.flat or len(turn.calls) == 1:
         return [turn]
     if len(turn.calls) > _MAX_PARALLEL:
@@ -781,15 +721,13 @@ def _doubt_of_part(call: Step, used: Sequence[Step], turn: Turn) -> SkipReason |
 
 
 def is_short(call: Step) -> bool:
-    """Return True if the output of the LLM ``call`` is a verdict, or is too short for an answer."""
     return len(call.output or "") < ANSWER_LENGTH or is_verdict(call.output or "")
 
 
 def may_grade(call: Step, turn: Turn) -> bool:
-    """Return True if the LLM ``call`` may grade an answer of an earlier LLM call.
+    """Return True if ``call`` may grade, translate or improve the answer of an earlier LLM call.
 
-    It was shown the output of that call, and no documents that the earlier call was not shown. It
-    may also translate or improve that output: the trace does not show the difference.
+    It was shown the output of that call, and no documents that the earlier call was not shown.
     """
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
@@ -810,14 +748,13 @@ def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
 
 
 def _is_answer(call: Step, turn: Turn) -> bool:
-    """Return True if the output of ``call`` is long, and no later call or retrieval used it."""
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     asked = [message for one in later for message in (*one.prompt, one.input or "")]
     return not is_short(call) and place(call.output or "", asked) is None
 
 
 def _retrievers_used(call: Step, retrievers: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the retrievals whose documents the LLM ``call`` was shown for its own question."""
+    """Return the retrievals whose documents ``call`` was shown for its own question."""
     used = [one for one in retrievers if one.start < call.start and _is_used(one, call)]
     own = [one for one in used if one.input and place(one.input, call.prompt)]
     return tuple(own or used[-1:])

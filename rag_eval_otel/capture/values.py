@@ -1,7 +1,7 @@
 """Plain data of spans and LangChain runs: chat messages, questions and answers in them.
 
-Plain data are strings, numbers, lists and dicts. A value of a span may be JSON, a Python repr or a
-chat message of some framework. A chat message in plain data is a dict with a role and a content.
+Plain data are strings, numbers, lists and dicts. A chat message in it is a dict with a role and a
+content, whatever the framework; a value of a span may be JSON or a Python repr.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -73,11 +72,8 @@ class Lost(Enum):
 HIDDEN: Final = Lost.HIDDEN
 CUT: Final = Lost.CUT
 
-TEXT_OR_JSON: Final = "{["
-"""The first characters of JSON objects and lists, for attributes that may contain plain text."""
-
-JSON: Final = '{["'
-"""The first characters of JSON, for attributes in which texts are JSON strings, too."""
+TEXT_OR_JSON: Final = "{["  # how JSON begins in attributes that may contain plain text
+JSON: Final = '{["'  # how it begins in attributes in which texts are JSON strings, too
 
 _MARKER = re.compile(
     r"[\W_]*(redacted|masked|hidden|removed|filtered|scrubbed|omitted|censored|anonymi[sz]ed)[\W_]*",
@@ -121,10 +117,7 @@ def value(view: Span, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
 
 
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
-    """Return the attribute value ``raw`` as plain data, `HIDDEN` if redacted, `CUT` if shortened.
-
-    A string is parsed as JSON if it begins with a character of ``opening``.
-    """
+    """Return ``raw``, JSON if it begins as such, as plain data; `HIDDEN` or `CUT` if it is lost."""
     if not isinstance(raw, str):
         return plain(raw)
     text = raw.strip()
@@ -179,10 +172,7 @@ def role_named(name: object) -> str | None:
 
 
 def plain(data: Any) -> Any:
-    """Return ``data`` with each chat message as a dict of role and content.
-
-    Lists of numbers, such as embeddings, become empty.
-    """
+    """Return ``data`` with each chat message as a dict of role and content, without embeddings."""
     if isinstance(data, Mapping):
         return _plain_dict(data)
     if isinstance(data, str | bytes) or not isinstance(data, Sequence):
@@ -208,11 +198,10 @@ def _plain_dict(data: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return ``data`` as a message with role, content and tool calls, or None if it is none."""
     role = role_named(data.get("role") or data.get("_role") or data.get("type"))
     keys = ("content", "parts", "blocks", "_content")
     content = next((data[key] for key in keys if data.get(key) is not None), None)
-    calls = data.get("tool_calls") or _at(data, "additional_kwargs", "tool_calls")
+    calls = data.get("tool_calls") or at(data, "additional_kwargs", "tool_calls")
     is_there = content is not None or calls or "content" in data
     if role is None or isinstance(content, Mapping) or not is_there:
         return None
@@ -233,28 +222,27 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the id and the tool name of each tool call in a chat message."""
     for call in (*(calls if isinstance(calls, list | tuple) else ()), *filter(_is_call, blocks)):
         if isinstance(call, Mapping):
             inner = call.get("tool_call", call.get("toolUse", call))
-            name = _at(inner, "name") or _at(inner, "tool_name") or _at(inner, "function", "name")
-            key = str(_at(inner, "id") or _at(inner, "toolUseId"))
+            name = at(inner, "name") or at(inner, "tool_name") or at(inner, "function", "name")
+            key = str(at(inner, "id") or at(inner, "toolUseId"))
             yield key, name if isinstance(name, str) else ""
 
 
 def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the tool results that are content blocks of one chat message."""
     for block in filter(_is_result, blocks):
-        inner = block.get("tool_call_result", block.get("toolResult", block))
-        name = _at(inner, "name") or _at(inner, "origin", "tool_name") or data.get("name")
+        inner = _inner_result(block)
+        name = at(inner, "name") or at(inner, "origin", "tool_name") or data.get("name")
         yield {"id": _call_id(inner), "name": name, "text": _result(block) or ""}
 
 
 def _call_id(data: Any) -> Any:
-    return next((data[key] for key in _CALL_IDS if _at(data, key)), None)
+    return next((data[key] for key in _CALL_IDS if at(data, key)), None)
 
 
-def _at(data: Any, *path: str) -> Any:
+def at(data: Any, *path: str) -> Any:
+    """Return the value of nested dicts ``data`` under the keys of ``path``, or None."""
     for key in path:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
@@ -303,12 +291,15 @@ def _is_reasoning(block: Mapping[Any, Any]) -> bool:
     return is_named or block.get("thought") is True  # Gemini marks a part that has another type
 
 
+def _inner_result(block: Mapping[str, Any]) -> Any:
+    return block.get("tool_call_result", block.get("toolResult", block))
+
+
 def _result(block: Mapping[str, Any]) -> str | None:
-    found = block.get("response", block.get("result", block.get("content")))
-    found = _at(block, "tool_call_result", "result") if found is None else found
-    found = _at(block, "toolResult", "content") if found is None else found
+    inner = _inner_result(block)
+    found = next((inner[k] for k in ("response", "result", "content") if at(inner, k)), None)
     if isinstance(found, list | tuple):
-        texts = [_at(part, "text") for part in found]
+        texts = [at(part, "text") for part in found]
         if texts and all(isinstance(text, str) for text in texts):
             return "".join(texts)
     return found if isinstance(found, str) or found is None else json.dumps(found)
@@ -332,37 +323,27 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
 # --- questions and answers ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The dict keys under which applications keep questions and answers, the first one first."""
-
-    question: tuple[str, ...] = (
-        *("question", "input", "query", "user_input", "user_question", "prompt", "text"),
-        *("str_or_query_bundle", "query_bundle", "query_str", "user_msg", "message"),
-        *("user_prompt", "q"),
-    )
-    answer: tuple[str, ...] = (
-        *("structured_response", "answer", "result", "output", "output_text", "response"),
-        *("generation", "final_answer", "text", "message", "final_result", "completion"),
-        *("reply", "value"),
-    )
-
-
-USUAL: Final = Keys()
+QUESTIONS = (  # keys under which applications keep questions, the first one first
+    *("question", "input", "query", "user_input", "user_question", "prompt", "text"),
+    *("str_or_query_bundle", "query_bundle", "query_str", "user_msg", "message"),
+    *("user_prompt", "q"),
+)
+ANSWERS = (
+    *("structured_response", "answer", "result", "output", "output_text", "response"),
+    *("generation", "final_answer", "text", "message", "final_result", "completion"),
+    *("reply", "value"),
+)
 _NESTED = 20  # levels of dicts within dicts that are searched for a text
 
 
-def question_in(data: Any, keys: Keys = USUAL) -> str | None:
-    """Return the question in plain ``data``: a text, a value of ``keys``, or the last user message.
-
-    JSON and a Python repr in a text are parsed, too.
-    """
-    return _text_in(data, keys.question, "user")
+def question_in(data: Any) -> str | None:
+    """Return the question in plain ``data``, JSON or a repr: under a key, or the last message."""
+    return _text_in(data, QUESTIONS, "user")
 
 
-def answer_in(data: Any, keys: Keys = USUAL) -> str | None:
-    """Return the answer in plain ``data``, as `question_in` does: the last message of the model."""
-    return _text_in(data, keys.answer, "assistant")
+def answer_in(data: Any) -> str | None:
+    """Return the answer in plain ``data``, JSON or a repr: under a key, or the last message."""
+    return _text_in(data, ANSWERS, "assistant")
 
 
 def _text_in(data: Any, names: Sequence[str], role: str, depth: int = _NESTED) -> str | None:
@@ -378,23 +359,15 @@ def _text_in(data: Any, names: Sequence[str], role: str, depth: int = _NESTED) -
             data = data.get("messages")
             data = data if isinstance(data, list) else None
     text = _last_message(data, role) if isinstance(data, list) else data
-    inner = _object_in(text) if isinstance(text, str) else None
-    if inner is not None and depth:
-        return _text_in(plain(inner), names, role, depth - 1)
+    if isinstance(text, str) and text.lstrip()[:1] == "{" and depth:
+        inner = read(text)
+        inner = inner if isinstance(inner, Mapping) else data_in(text)
+        if isinstance(inner, Mapping):
+            return _text_in(plain(inner), names, role, depth - 1)
     return text if isinstance(text, str) else None
 
 
-def _object_in(text: str) -> Mapping[str, Any] | None:
-    """Return the JSON object, or the dict or object of a Python repr, that ``text`` is, or None."""
-    if text.lstrip()[:1] != "{":
-        return None
-    data = read(text)
-    data = data if isinstance(data, Mapping) else data_in(text)
-    return data if isinstance(data, Mapping) else None
-
-
 def _last_message(messages: Sequence[Any], role: str) -> str | None:
-    """Return the text of the last message by ``role``, or None if the user wrote a later one."""
     for message in reversed(messages):
         author = message.get("role") if isinstance(message, Mapping) else None
         if author == role:
@@ -407,9 +380,8 @@ def _last_message(messages: Sequence[Any], role: str) -> str | None:
 
 # --- Python reprs ---------------------------------------------------------------------------------
 
+# A string of a Python repr; one without an end goes to the end of the text.
 STRING: Final = r"""'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)"""
-"""A string of a Python repr; one without an end goes to the end of the text."""
-
 _STRINGS = re.compile(STRING, re.DOTALL)
 _ENUM = r"""<[\w.]+:\s*(?P<enum>'[^']*'|"[^"]*"|-?\d+)>"""
 _TOKENS = re.compile(rf"(?P<string>{STRING})|{_ENUM}|<[^<>]*(?:<[^<>]*>[^<>]*)*>", re.DOTALL)
@@ -432,7 +404,7 @@ def data_in(text: str) -> Any:
 
 
 def nodes_of(source: str, mode: Literal["eval", "exec"]) -> list[Any]:
-    """Return the parts of the Python ``source``, the whole first; none if it cannot be parsed."""
+    """Return the parts of the Python ``source``, the whole first; none if not valid."""
     if sum(map(source.count, _PARTS)) > _ITEMS:
         return []
     try:
@@ -459,8 +431,8 @@ def _data(node: ast.expr) -> Any:
 
 # --- texts in prompts -----------------------------------------------------------------------------
 
+# The index of a message, and the number of its letters and digits before a position in it.
 Place: TypeAlias = "tuple[int, int]"
-"""The index of a message, and the number of its letters and digits before a position in it."""
 
 _CHUNK = 24  # letters and digits in a row that two texts do not share by chance
 _NEITHER = re.compile(r"[\W_]+")
@@ -493,24 +465,18 @@ class Messages:
 
     @property
     def size(self) -> int:
-        """The number of letters and digits in all messages."""
         return sum(map(len, self._bare))
 
     def find(self, text: str) -> tuple[int, int] | None:
         """Return the index of the first message with ``text`` in it, and the offset of ``text``.
 
-        It may be there verbatim, escaped as in JSON, or with other white space. In the last case,
-        the offset is that in the message with normalised white space.
+        It may be there verbatim, escaped as in JSON, or with other white space; then the offset is
+        that in the message with normalised white space.
         """
         if not text.strip():  # an empty text is in every message
             return None
         forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
-        for number, message in enumerate(self.texts):
-            for form in forms:
-                at = message.find(form)
-                if at >= 0:
-                    return number, at
-        return _find(normalised(text), self._normal)
+        return _find(forms, self.texts) or _find([normalised(text)], self._normal)
 
     def place(self, text: str) -> Place | None:
         """Return the position of ``text`` in the messages (see `find`), or None."""
@@ -520,8 +486,7 @@ class Messages:
     def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
         """Return those of ``texts`` of which the messages contain a part, with its position.
 
-        A part is 24 letters and digits in a row that none of ``others`` contains. Each message is
-        read once, however many ``texts`` there are.
+        A part is 24 letters and digits in a row that none of ``others`` contains.
         """
         parts = {text: _parts_of(bare(text)) for text in texts}
         known = {part for several in parts.values() for part in several}
@@ -531,10 +496,13 @@ class Messages:
         for number, message in enumerate(self._bare if known else ()):
             for part, at in _parts_in(message, known).items():
                 places.setdefault(part, (number, at))
-        found = {
-            text: [places[p] for p in several if p in places] for text, several in parts.items()
-        }
-        return {text: several[0] for text, several in found.items() if several}
+        first = {t: next((p for p in s if p in places), None) for t, s in parts.items()}
+        return {text: places[part] for text, part in first.items() if part is not None}
+
+
+def _find(forms: Sequence[str], messages: Sequence[str]) -> Place | None:
+    places = ((n, message.find(form)) for n, message in enumerate(messages) for form in forms)
+    return next((place for place in places if place[1] >= 0), None)
 
 
 def _parts_of(text: str) -> list[str]:
@@ -543,18 +511,9 @@ def _parts_of(text: str) -> list[str]:
 
 
 def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
-    """Return the first position of each of ``parts`` that is in ``text``, which is read once."""
     places: dict[str, int] = {}
     for at in range(len(text) - _CHUNK + 1):
         part = text[at : at + _CHUNK]
         if part in parts:
             places.setdefault(part, at)
     return places
-
-
-def _find(part: str, messages: Sequence[str]) -> Place | None:
-    for number, message in enumerate(messages):
-        at = message.find(part) if part else -1
-        if at >= 0:
-            return number, at
-    return None

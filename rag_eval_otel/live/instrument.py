@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from opentelemetry.sdk.trace import Span, SpanProcessor
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_provider
 
-from rag_eval_otel.capture.logs import log_tap
 from rag_eval_otel.capture.runs import RunRecorder
+from rag_eval_otel.capture.trace import log_tap
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.drift.canary import Canary
 from rag_eval_otel.drift.monitor import DriftOptions

@@ -359,7 +359,7 @@ class Pipeline:
     def sweep(self) -> None:
         with self.release_edge:
             if self.recorder.runs:
-                self.recorder.sweep()
+                self.recorder.flush(self.recorder.grace)
         with self.release_edge:
             self._submit_all(self.store.sweep)
 
@@ -466,7 +466,8 @@ class Pipeline:
 
     def close(self) -> None:
         """Submit all traces and runs for scoring, complete or not, and hold no more spans."""
-        self.recorder.flush()
+        if self.recorder.runs:
+            self.recorder.flush()
         with self.release_edge:
             self._submit_all(self.store.close)
         self.clock.stop()
@@ -510,7 +511,8 @@ class Pipeline:
     def flush(self, timeout: float) -> bool:
         """Read ended spans and runs, wait for their scores, and export all held spans."""
         deadline = self.now() + timeout
-        self.recorder.flush()
+        if self.recorder.runs:
+            self.recorder.flush()
         is_flushed = self.force_flush(self._left(deadline))
         is_scored = self.evaluator.flush(self._left(deadline))
         return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed

@@ -19,7 +19,6 @@ from opentelemetry import context as otel_context
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import MARKS, UNMARKED_SCOPES, kind_of
-from rag_eval_otel.capture.logs import PendingLogs
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, Span, has_none
 from rag_eval_otel.capture.step import Kind
@@ -29,6 +28,7 @@ from rag_eval_otel.capture.trace import (
     Held,
     Key,
     OpenSpans,
+    PendingLogs,
     State,
     Trace,
     TraceLimits,

@@ -1,6 +1,7 @@
-"""Recorded traces of applications that combine what the plain ones do."""
+"""Recorded traces of applications that combine what the plain ones do.
 
-from __future__ import annotations
+New ones are applications of the corpus, whose spans `corpus.keep_spans` records.
+"""
 
 from pathlib import Path
 

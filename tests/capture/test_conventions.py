@@ -1,7 +1,5 @@
 """Each convention is read for what it says, and whatever is wrong with a span nothing raises."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,9 +17,7 @@ from rag_eval_otel.capture.conventions import (
     convention_of,
     kind_of,
     load,
-    output_on,
     read,
-    tool_name,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import LogView, Span
@@ -241,13 +237,6 @@ def test_a_vector_database() -> None:
     assert [kind_of(bare), kind_of(table)] == ["other", "other"]
 
 
-def test_another_span_is_none_of_our_business() -> None:
-    """A span of no convention tells its place in the trace, and nothing else."""
-    step = read(span({"http.method": "GET", "input": ASKED}))
-    assert (step.kind, step.input, step.output) == ("other", None, None)
-    assert convention_of(span({})) is None
-
-
 def test_a_call_that_said_nothing_was_left() -> None:
     """A span with a prompt and no word of the model was ended by whoever ended all of them."""
     asked = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": ASKED}
@@ -280,18 +269,6 @@ def test_a_haystack_pipeline_with_a_callback_in_its_inputs() -> None:
     )
     assert pipeline.input == ASKED
     assert call.prompt == ("Hi",)
-
-
-def test_what_is_told_of_searches_without_parsing() -> None:
-    """A tool's own name, not its span's; and whether a function returned a list."""
-    called = span({"haystack.tool.name": "search_kb"}, name="haystack.agent.step.tool")
-    returned = {"langfuse.observation.type": "span", "langfuse.observation.output": '["a"]'}
-    listed = span(returned, name="search")
-    assert [tool_name(called), tool_name(listed)] == ["search_kb", "search"]
-    assert [output_on(called), output_on(listed)] == ["", '["a"]']
-
-
-# --- what somebody hid, and what a limit cut ------------------------------------------------------
 
 
 @pytest.mark.parametrize("marker", [REDACTED, "<masked>", "REDACTED", "***", "[ redacted ]"])
@@ -353,9 +330,6 @@ def test_a_repr_is_no_text(text: str) -> None:
     assert read(span({OI: "CHAIN", "output.value": text})).output is None
 
 
-# --- spans of the SDK -----------------------------------------------------------------------------
-
-
 def test_a_span_of_the_sdk() -> None:
     """A real span is seen as it is, with the limit at which its values are cut."""
     exporter = InMemorySpanExporter()
@@ -378,8 +352,6 @@ def test_a_span_of_the_sdk() -> None:
     assert read(child).input == ASKED
     assert read(root).end is not None
 
-
-# --- garbage --------------------------------------------------------------------------------------
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -439,9 +411,6 @@ def test_garbage_is_refused(data: st.DataObject) -> None:
         spans.append(changed)
     outcomes_of(spans)
     assert all(kind_of(one) == read(one).kind for one in spans)
-
-
-# --- the registry ---------------------------------------------------------------------------------
 
 
 def test_a_convention_that_cannot_be_imported_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

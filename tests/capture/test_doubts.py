@@ -1,7 +1,5 @@
 """Spans get lost and requests get mixed up: what does not fit together is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

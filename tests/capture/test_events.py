@@ -1,7 +1,5 @@
 """Events in asynchronous LangChain: ours run in the loop, and nobody else loses any."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading

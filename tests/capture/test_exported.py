@@ -1,7 +1,5 @@
 """Reading spans from OTLP files; tests/dataset/test_collect.py has those of whole files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

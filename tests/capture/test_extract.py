@@ -1,7 +1,5 @@
 """From turns to samples: the weighing of questions, contexts and answers, and the refusals."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -34,9 +32,6 @@ def write(*shown: str, said: str | None = ANSWER, at: tuple[int, int | None] = (
 
 def contexts(*steps: Step) -> tuple[str, ...]:
     return tuple(passage.text for passage in sample(*steps).contexts)
-
-
-# --- contexts -------------------------------------------------------------------------------------
 
 
 def test_contexts_stand_as_the_prompt_has_them() -> None:
@@ -147,9 +142,6 @@ def test_short_outputs_link_nothing() -> None:
     assert contexts(root(), search(*PAGES), grader, write(prompt, ASKED)) == (PAGES[0],)
 
 
-# --- answers --------------------------------------------------------------------------------------
-
-
 def test_the_outermost_answer_counts() -> None:
     """What the application gave out is the answer, whatever the model said."""
     inner = chain("inner", "app", told="Inner.")
@@ -228,8 +220,6 @@ def test_an_answer_that_was_put_in_the_place_of_the_llms() -> None:
     assert (found.answer, found.context_texts) == ("I would rather not say.", PAGES[:1])
 
 
-# --- questions ------------------------------------------------------------------------------------
-
 CONDENSED = "In which year did the kite company begin?"
 
 
@@ -297,9 +287,6 @@ def test_a_prompt_is_no_question() -> None:
     assert sample(root(asked=None), found, inner, call).question == ASKED
 
 
-# --- refusals -------------------------------------------------------------------------------------
-
-
 def test_an_error_anywhere_on_the_line_refuses() -> None:
     """If the anchor or what is above it failed, nobody saw the answer."""
     below = retriever("r", "inner", at=(1, 2)), llm("l", "inner", at=(3, 4), said=ANSWER)
@@ -329,9 +316,6 @@ def test_a_stream_left_early_is_refused(
     """The chain ended before its model, and what it gave is a mere beginning of what that said."""
     (found,) = outcomes(root(told=told), search(), write(ASKED, said=said, at=ended))
     assert (found if isinstance(found, str) else "told") == expected
-
-
-# --- of any trace ---------------------------------------------------------------------------------
 
 
 def texts(steps: list[Step], *names: str) -> set[str | None]:

@@ -1,7 +1,5 @@
 """Agent frameworks beside their own instrumentation: 115 traces of two turns each."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import cache

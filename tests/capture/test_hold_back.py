@@ -1,7 +1,5 @@
 """Whatever the order in which spans end: each leaves once, and only those of a turn wait."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Whose turn it was is found under the names that libraries use, and told with its scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

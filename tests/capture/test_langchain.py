@@ -1,7 +1,5 @@
 """The handler: what LangChain really sends, early, late, twice, from any thread, or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
@@ -15,13 +13,12 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.outputs import Generation, LLMResult
-from langchain_core.prompts import PromptTemplate
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from apps import company
-from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
-from apps.parts import lookup, rag
+from apps.fakes import KeywordRetriever, ScriptedChat
+from apps.parts import rag
 from parallel import at_once
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
@@ -37,26 +34,12 @@ def step_of(run: Run) -> Step:
 TURN = [(QUESTION, (PAGE,), ANSWER)]
 
 
-# --- what kind of handler it is -------------------------------------------------------------------
-
-
 def test_it_is_a_modest_handler() -> None:
     """It raises nothing, keeps no one else from events, and is not called for every token."""
     handler = capture().handler
     assert handler.raise_error is False
     assert handler.run_inline is False
     assert LangChainCapture.on_llm_new_token is BaseCallbackHandler.on_llm_new_token
-
-
-# --- events that lack something -------------------------------------------------------------------
-
-
-def test_metadata_is_kept() -> None:
-    """Models, sessions and users are named there."""
-    events = Events(capture())
-    metadata = {"thread_id": "t"}
-    events.handler.on_chain_start({}, "", run_id=events.root, metadata=metadata, tags=["x"])
-    assert events.run(events.root).metadata == metadata
 
 
 @pytest.mark.parametrize("method", ["chain", "llm", "retriever", "tool"])
@@ -81,9 +64,6 @@ def test_events_of_a_tool() -> None:
         assert (step_of(run).output == "two") == (output in outputs)
         assert bool(step_of(run).documents) == (output == ("x", "two"))
         assert len(events.captured.spans) == 1
-
-
-# --- events that are odd --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -143,14 +123,6 @@ def test_a_run_ends_though_its_end_cannot_be_read(
     events.captured.recorder.flush()
 
 
-def test_a_query_that_is_no_text() -> None:
-    """Retrievers may be handed a dict; its question is read like any other."""
-    events = Events(capture())
-    events.start()
-    events.retrieve(query={"query": "q", "k": 3})
-    assert step_of(events.run(events.search)).input == "q"
-
-
 def test_a_failure_of_ours_stays_ours() -> None:
     """If the recorder cannot be had, the application's chain runs as ever."""
     places: list[str] = []
@@ -164,9 +136,6 @@ def test_a_failure_of_ours_stays_ours() -> None:
     assert set(places) == {"callback"}
 
 
-# --- events that are late, early or double --------------------------------------------------------
-
-
 def test_a_call_of_which_only_the_end_is_told() -> None:
     """Inline handlers of others keep the start of completions from us: the end does for both."""
     events = Events(capture())
@@ -175,24 +144,6 @@ def test_a_call_of_which_only_the_end_is_told() -> None:
     events.answer()
     events.end()
     assert events.captured.truths == TURN
-
-
-def test_inline_handlers_of_others() -> None:
-    """In asynchronous chains LangChain tells only them when a completion starts."""
-
-    class Inline(BaseCallbackHandler):
-        """Is called in the event loop's own thread."""
-
-        run_inline = True
-
-    captured = capture()
-    prompt = PromptTemplate.from_template("{context}\n\nQuestion: {question}\nAnswer:")
-    chain = lookup() | prompt | ScriptedLLM()
-    config: Any = {"callbacks": [captured.handler, Inline()]}
-    asyncio.run(chain.ainvoke(company.FOUNDED, config))
-    expected = (company.FOUNDED, (company.HISTORY, company.FOUNDER))
-    assert [truth[:2] for truth in captured.truths] == [expected]
-    assert len(captured.recorder) == 0
 
 
 def test_a_stream_tells_its_input_at_the_end() -> None:
@@ -210,9 +161,6 @@ def test_a_stream_tells_its_input_at_the_end() -> None:
         assert step_of(run).input == question
 
 
-# --- errors ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["chain", "llm", "retriever", "tool"])
 def test_errors_of_each_kind(kind: str) -> None:
     """What failed is on the run's span, as the name of the error."""
@@ -224,9 +172,6 @@ def test_errors_of_each_kind(kind: str) -> None:
     (span,) = events.captured.spans
     assert (span.attributes or {})["error.type"] == "CancelledError"
     assert "secret" not in span.to_json()
-
-
-# --- silence --------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -263,9 +208,6 @@ def test_a_disabled_handler_is_silent() -> None:
     assert [span.name for span in events.captured.spans] == ["invoke_workflow chain"]
 
 
-# --- whole applications ---------------------------------------------------------------------------
-
-
 def echo() -> Any:
     reply = ScriptedChat(reply=lambda messages: AIMessage(f"You asked: {messages[-1].content}"))
     return rag(KeywordRetriever(), reply)
@@ -287,9 +229,6 @@ def test_many_threads() -> None:
     assert found == sorted((question, f"You asked: {question}") for question in questions)
     assert len(captured.spans) == 3 * 400
     assert len(captured.recorder) == 0
-
-
-# --- the hook -------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -314,18 +253,6 @@ def test_the_hook_sees_chains_in_every_thread() -> None:
         asyncio.run(rag().ainvoke(company.FOUNDED))
     questions = [question for question, _, _ in captured.truths]
     assert questions == sorted([company.FOUNDED, company.FOUNDED, company.SPARS])
-
-
-def test_two_handlers_of_one_recorder() -> None:
-    """Each event comes twice, from two handlers, and counts once."""
-    with hooked(capture()) as captured:
-        twin = LangChainCapture(
-            lambda: captured.recorder, edge=Edge("twin", on_error=captured.errors.append)
-        )
-        rag().invoke(company.FOUNDED, {"callbacks": [twin]})
-    assert len(captured.spans) == 3
-    assert len(captured.truths) == 1
-    assert not captured.errors
 
 
 def test_a_hook_that_was_removed_is_silent() -> None:

@@ -1,7 +1,5 @@
 """Traces of the real SDK as applications leave them: sessions, streams, threads, and disorder."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -57,24 +55,6 @@ def test_a_server_s_request_that_never_ends(kind: SpanKind) -> None:
         chain = app.turn(1, request)
         assert app.handle.flush()
         assert app.status_of(chain) == "scored"
-
-
-def test_interleaved_turns_are_told_apart() -> None:
-    """Two turns at once in one trace: the one that is over is scored while the other goes on."""
-    with attached() as app:
-        session = app.plain("session")
-        one, two = app.chain(1, session), app.chain(2, session)
-        app.retrieve(1, one)
-        app.retrieve(2, two)
-        app.generate(1, one)
-        one.end()
-        assert app.handle.flush()
-        assert app.scored_spans() == {id_of(one): 1}
-        app.generate(2, two)
-        two.end()
-        assert app.handle.flush()
-        assert app.scored_spans() == {id_of(one): 1, id_of(two): 1}
-        assert app.statuses() == {"scored": 2, None: 4}
 
 
 @pytest.mark.slow
@@ -351,3 +331,21 @@ def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> Non
         assert set(ended.values()) == {1}
         assert len(ended) == 50
         assert len(left) > 40
+
+
+def test_interleaved_turns_are_told_apart() -> None:
+    """Two turns at once in one trace: the one that is over is scored while the other goes on."""
+    with attached() as app:
+        session = app.plain("session")
+        one, two = app.chain(1, session), app.chain(2, session)
+        app.retrieve(1, one)
+        app.retrieve(2, two)
+        app.generate(1, one)
+        one.end()
+        assert app.handle.flush()
+        assert app.scored_spans() == {id_of(one): 1}
+        app.generate(2, two)
+        two.end()
+        assert app.handle.flush()
+        assert app.scored_spans() == {id_of(one): 1, id_of(two): 1}
+        assert app.statuses() == {"scored": 2, None: 4}

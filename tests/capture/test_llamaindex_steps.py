@@ -1,7 +1,5 @@
 """LlamaIndex, by OpenInference and natively: agents that think in text, rerankers, evaluators."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Content in log records: joined with the spans they were written in, and looked at only then."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -15,8 +13,8 @@ from opentelemetry.trace import Span, set_span_in_context
 from live import App, asked, attached, retrieved, said, told
 from parallel import at_once
 from rag_eval_otel import instrument
-from rag_eval_otel.capture.logs import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.trace import PendingLogs, log_tap, may_be_read
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
 
@@ -99,14 +97,6 @@ def test_logs_of_turns_at_once_are_not_mixed_up(app: App) -> None:
     at_once(*(partial(run, n) for n in range(4)))
     assert app.handle.flush()
     assert app.counted() == {SCORED: 4}
-
-
-def test_our_own_events_are_not_taken_in(app: App) -> None:
-    """Scores are log records, too; they are nobody's content."""
-    turn(app, 1, older)
-    assert app.handle.flush()
-    assert app.scored_spans().total() == 1
-    assert app.store.collecting_size == 0
 
 
 @pytest.mark.parametrize(
@@ -204,11 +194,6 @@ def test_after_shutdown_nothing_is_heard_and_again_once_after_a_new_start() -> N
     loggers.shutdown()
 
 
-def test_a_provider_of_another_make_is_left_alone() -> None:
-    """A provider that takes no processors of log records has no tap."""
-    assert log_tap(object()) is None
-
-
 def test_records_of_spans_that_never_end_are_bounded() -> None:
     """Over the limit those of the oldest span go; the count of bytes stays true."""
     logs = PendingLogs(max_bytes=10**9)
@@ -231,3 +216,8 @@ def test_of_a_span_all_records_count_or_none() -> None:
     assert [one.event for one in logs.take((1, 1))] == [""]
     assert [one.event for one in logs.take((1, 2))] == ["gen_ai.user.message"]
     assert logs.size == 0
+
+
+def test_a_provider_of_another_make_is_left_alone() -> None:
+    """A provider that takes no processors of log records has no tap."""
+    assert log_tap(object()) is None

@@ -1,8 +1,5 @@
 """What is noted of an event: data that nobody changes any more, whatever the application does."""
 
-from __future__ import annotations
-
-import json
 from collections import UserDict
 from dataclasses import dataclass
 from enum import Enum
@@ -250,21 +247,3 @@ def test_values_that_resist_cost_their_event() -> None:
     captured = sent.end()
     assert len(captured.recorder) == 0
     assert set(captured.errors) == {"callback"}
-
-
-@pytest.mark.parametrize(
-    "result",
-    ['{"documents": [{"text": "Founded', "[Document(page_content='Founded", "{]", "\x00", ""],
-)
-def test_results_that_are_broken_json(result: str) -> None:
-    """A tool's result that cannot be read is one text, or a reason; nothing is made up."""
-    sent = Events(capture())
-    sent.start()
-    ids: dict[str, UUID] = {"run_id": sent.search, "parent_run_id": sent.root}
-    sent.handler.on_tool_start({"name": "search_docs"}, json.dumps({"query": QUESTION}), **ids)
-    sent.handler.on_tool_end(result, **ids)
-    sent.ask([[SystemMessage(f"pages: {result}"), HumanMessage(QUESTION)]])
-    sent.answer()
-    captured = sent.end()
-    assert captured.errors == []
-    assert all(text in result for _, contexts, _ in captured.truths for text in contexts)

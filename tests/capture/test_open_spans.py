@@ -1,7 +1,5 @@
 """Open spans are known while a thread looks for them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref

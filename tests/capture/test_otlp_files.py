@@ -1,7 +1,5 @@
 """Memory for files that are much larger than they look, and for large files that are as usual."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

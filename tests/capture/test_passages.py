@@ -1,7 +1,5 @@
 """Documents in one text: JSON, reprs, tags, names, numbers and rules; paragraphs are none."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

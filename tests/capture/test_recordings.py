@@ -1,7 +1,5 @@
 """436 recorded traces of other people's instrumentations, with the samples they truly hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from pathlib import Path

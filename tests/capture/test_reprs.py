@@ -1,7 +1,5 @@
 """What can be read of a repr is what it is the repr of."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any

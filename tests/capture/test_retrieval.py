@@ -1,7 +1,5 @@
 """Retrievals that nobody recorded: by tools, by messages, by documents handed on, by a heading."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

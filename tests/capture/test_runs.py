@@ -1,7 +1,5 @@
 """The recorder: every tree is handed on once, in time, whatever happens to its runs."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading
@@ -37,9 +35,6 @@ def ids(captured: Capture) -> list[int]:
     return [int(span.name.rpartition("chain")[2]) for span in captured.spans]
 
 
-# --- one tree -------------------------------------------------------------------------------------
-
-
 def test_a_run_with_an_unknown_parent_is_a_root() -> None:
     """The handler may have been added in the middle of things."""
     captured = capture()
@@ -48,18 +43,6 @@ def test_a_run_with_an_unknown_parent_is_a_root() -> None:
     assert len(captured.recorder) == 1
     finish(captured, run)
     assert captured.span("invoke_workflow chain1").parent is None
-
-
-def test_a_run_is_known_while_its_tree_is_in_the_making() -> None:
-    """Afterwards it is forgotten."""
-    captured = capture()
-    run = begin(captured, "chain", 1)
-    assert captured.recorder.runs == {1: run}
-    finish(captured, run)
-    assert captured.recorder.runs == {}
-
-
-# --- what is no turn ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -109,9 +92,6 @@ def test_a_tree_with_too_many_runs_is_no_turn() -> None:
     assert len(captured.recorder) == 0
 
 
-# --- where a turn goes ----------------------------------------------------------------------------
-
-
 def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
     """It is still open when the runs have ended; its trace is read when it has."""
     captured = capture(spans="none")
@@ -158,16 +138,13 @@ def test_the_context_is_that_of_the_roots_start() -> None:
     request.end()
 
 
-# --- roots that end before what is below ----------------------------------------------------------
-
-
 def test_a_tree_waits_for_what_is_still_open() -> None:
     """An abandoned stream ends its root first, and its model soon after."""
     captured = capture(grace=GRACE)
     write, _, root = begin_turn(captured)
     captured.told[root.id] = ANSWER[:5]
     finish(captured, root)
-    captured.recorder.sweep()
+    captured.recorder.flush(GRACE)
     assert len(captured.recorder) == 1
     assert not captured.spans
     finish(captured, write)
@@ -185,13 +162,13 @@ def test_after_the_grace_a_tree_is_finished_as_it_is() -> None:
     finish(captured, root)
     assert woken == ["waiting"], "somebody has to sweep"
     clock.advance(GRACE / 2)
-    captured.recorder.sweep()
+    captured.recorder.flush(GRACE)
     assert not captured.spans
     clock.advance(GRACE / 2)
-    captured.recorder.sweep()
+    captured.recorder.flush(GRACE)
     assert captured.span("chat").end_time == root.end
     finish(captured, write)
-    captured.recorder.sweep()
+    captured.recorder.flush(GRACE)
     assert captured.reasons == ["abandoned"]
     assert len(captured.spans) == 3
 
@@ -219,9 +196,6 @@ def test_a_root_that_failed_waits_for_nothing() -> None:
     assert captured.reasons == ["error"]
     finish(captured, write)
     assert len(captured.spans) == 3
-
-
-# --- roots that never end -------------------------------------------------------------------------
 
 
 def test_what_is_too_old_is_given_up() -> None:
@@ -269,9 +243,6 @@ def test_they_never_keep_too_much() -> None:
     assert len(captured.recorder) == 2, "there is room for it"
 
 
-# --- when the intake fails ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_evicted", [False, True])
 def test_an_intake_that_fails_is_counted(is_evicted: bool) -> None:  # noqa: FBT001
     """The error is counted and reaches nobody; the recorder forgets the tree all the same."""
@@ -287,9 +258,6 @@ def test_an_intake_that_fails_is_counted(is_evicted: bool) -> None:  # noqa: FBT
         run_turn(captured)
     assert captured.errors == ["callback"]
     assert 1 not in captured.recorder.runs
-
-
-# --- threads, garbage, forks ----------------------------------------------------------------------
 
 
 @pytest.mark.slow

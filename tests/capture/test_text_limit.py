@@ -1,7 +1,5 @@
 """Texts are cut once, where a span or a LangChain run enters; a cut text makes no sample."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

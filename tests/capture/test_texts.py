@@ -1,7 +1,5 @@
 """Questions and answers are read out of whatever applications pass around, and never guessed."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace

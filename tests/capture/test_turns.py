@@ -1,7 +1,5 @@
 """Grouping: which calls, retrievals and ancestors make up a turn."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import ClassVar
@@ -180,13 +178,6 @@ def test_of_two_steps_with_one_id_the_first_counts() -> None:
     steps = plain()
     assert find_turns([*steps, *steps]) == find_turns(steps)
     assert StepTree([*steps, *steps]).steps == steps
-
-
-def test_a_step_that_is_its_own_parent_is_a_root() -> None:
-    """The circle is cut."""
-    root = chain("rag", "rag")
-    assert names(StepTree([root]).path(root)) == "rag"
-    assert names(only(root, *plain()[1:]).path) == "rag"
 
 
 def test_turns_that_use_each_other_as_tools_are_refused() -> None:

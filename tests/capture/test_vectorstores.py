@@ -1,7 +1,5 @@
 """Vector stores that are searched directly, within LangChain runs that are noted."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any
@@ -189,14 +187,6 @@ def test_examples_of_a_prompt_are_no_contexts() -> None:
     assert len(retrievals(captured)) == 1
 
 
-def test_a_search_outside_of_any_run() -> None:
-    """What nobody traces is only searched."""
-    captured = capture()
-    assert len(store().similarity_search(QUESTION, k=2)) == 2
-    assert captured.spans == ()
-    assert len(captured.recorder) == 0
-
-
 def test_a_search_that_fails() -> None:
     """The application gets its own exception; the retrieval has failed."""
 
@@ -251,3 +241,11 @@ def test_the_recording_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> N
     handle = instrument(tracer_provider=provider, judge=good_judge(), host_hooks=False)
     assert handle.callback
     handle.shutdown()
+
+
+def test_a_search_outside_of_any_run() -> None:
+    """What nobody traces is only searched."""
+    captured = capture()
+    assert len(store().similarity_search(QUESTION, k=2)) == 2
+    assert captured.spans == ()
+    assert len(captured.recorder) == 0

@@ -1,7 +1,5 @@
 """What was once scored in the place of the answer, the question or the contexts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -78,7 +78,7 @@ def _convention(view: Span) -> tuple[Convention | None, Kind | None]:
 
 
 def _candidates(view: Span) -> tuple[Convention, ...]:
-    """Return the conventions that may be able to read the span ``view``. Most spans have none."""
+    """Return the conventions that may read the span ``view``. Most spans have none."""
     marks = MARKS.intersection(view.attributes)
     if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
         return _readers(view.scope, marks)
@@ -169,8 +169,9 @@ def read(view: Span, *, most: int = MAX_TEXT_CHARS) -> Step:
 
 Owner: TypeAlias = Literal["own", "foreign"]
 
-_FOREIGN: Final = dict.fromkeys(pattern for c in CONVENTIONS for pattern in c.content)
-_IS_FOREIGN: Final = re.compile("|".join(f"(?:{pattern})" for pattern in _FOREIGN)).fullmatch
+_IS_FOREIGN: Final = re.compile(
+    "|".join({f"(?:{pattern})": None for c in CONVENTIONS for pattern in c.content})
+).fullmatch
 _IS_OWN: Final = re.compile("|".join(native.CONTENT)).fullmatch
 _EVENTS: Final = tuple(
     (re.compile(event), re.compile(attribute))

@@ -26,17 +26,8 @@ def _adk_step(view: Span, of: Kind) -> Step:
     step = openinference.to_step(view, of)
     if of == "llm" and view.name.startswith("invoke_agent") and view.end is not None:
         return replace(step, start=view.end)  # the attributes are those of the last model call
-    if of in {"agent", "chain"}:
-        question = _content(value(view, "input.value"), "new_message") or step.input
-        answer = _content(value(view, "output.value"), "content")
-        return replace(step, input=question, output=answer)
-    return step
-
-
-def _content(data: Any, name: str) -> str | None:
-    for key in (name, "content"):
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return data if isinstance(data, str) and data else None
+    # The output of an agent is its last event, which may be that of a tool.
+    return replace(step, output=None) if of in {"agent", "chain"} else step
 
 
 def _with(view: Span, attributes: Mapping[str, Any]) -> Span:

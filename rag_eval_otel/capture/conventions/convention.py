@@ -21,37 +21,26 @@ class Convention:
     """
 
     name: str
+    # Returns the kind of call, or None to leave the span to others; it parses nothing.
     kind: Callable[[Span], Kind | None]
-    """Returns the kind of call, or None to leave the span to others; it parses nothing."""
+    # Reads a span of the given kind into a `Step`, on the background thread.
     to_step: Callable[[Span, Kind], Step]
-    """Reads a span of the given kind into a `Step`, on the background thread."""
     marks: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
-    name_prefix: str = ""
-    """A prefix of span names. Spans with this prefix need none of the attributes ``marks``."""
-    content: tuple[str, ...] = ()
-    """Regular expressions for the names of attributes with texts of users and models."""
-    content_events: tuple[tuple[str, str], ...] = ()
-    """Pairs of regular expressions: for names of span events, and their attributes with texts."""
-    log_events: tuple[str, ...] = ()
-    """The beginnings of the event names of log records that this convention reads."""
+    name_prefix: str = ""  # of spans that need none of the attributes ``marks``
+    content: tuple[str, ...] = ()  # patterns of attributes with texts of users and models
+    content_events: tuple[tuple[str, str], ...] = ()  # the same of events and their attributes
+    log_events: tuple[str, ...] = ()  # how the names of log records begin that it reads
+    # Returns True if a span has documents although it is no retrieval; it parses nothing.
     holds_documents: Callable[[Span], bool] | None = None
-    """Returns True if a span has documents although it is no retrieval; it parses nothing."""
-    flat: frozenset[Kind] = frozenset()
-    """The kinds of spans that may contain several unrelated questions; see `Step.flat`."""
-    output: str = ""
-    """The name of the attribute with the output of a call, which may contain documents."""
-    tool_names: tuple[str, ...] = ()
-    """Names of attributes that may contain the name of a tool, before the name of the span."""
-    instrumentations: str = ""
-    """A regular expression for scopes whose spans may get the attributes ``marks`` at their end."""
-    exports_late: bool = False
-    """Whether child spans may be exported long after the end of their parent."""
-    metadata_prefixes: tuple[str, ...] = ()
-    """The beginnings of names of attributes with metadata of the application."""
+    flat: frozenset[Kind] = frozenset()  # kinds that may contain unrelated questions
+    output: str = ""  # the attribute with the output of a call, which may contain documents
+    tool_names: tuple[str, ...] = ()  # attributes with a tool's name, before the span's name
+    instrumentations: str = ""  # a pattern of scopes whose spans may get ``marks`` at their end
+    exports_late: bool = False  # whether child spans may come long after the end of their parent
+    metadata_prefixes: tuple[str, ...] = ()  # of attributes with the application's metadata
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for a regular expression that is not valid."""
         pairs = (pattern for pair in self.content_events for pattern in pair)
         try:
             for pattern in (*self.content, *pairs, self.instrumentations):

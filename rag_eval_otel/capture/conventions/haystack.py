@@ -88,7 +88,6 @@ def _value(view: Span, *keys: str) -> Any:
 
 
 def _windows_in(outputs: Any) -> tuple[Passage, ...]:
-    """Return the longer texts around documents that a component returned in ``outputs``."""
     windows = outputs.get("context_windows") if isinstance(outputs, Mapping) else None
     texts = windows if isinstance(windows, list) else []
     return tuple(Passage(text=text) for text in texts if isinstance(text, str))
@@ -240,7 +239,7 @@ def _documents(outputs: Any) -> Any:
 
 
 def _parsed(data: Any) -> Any:
-    """Return ``data`` with the Python reprs of Haystack's messages and answers parsed."""
+    """Return ``data`` with the reprs of Haystack's messages and answers parsed."""
     if isinstance(data, list):
         return [_parsed(item) for item in data]
     if isinstance(data, Mapping):

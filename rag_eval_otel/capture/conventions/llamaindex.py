@@ -41,7 +41,7 @@ def _kind(view: Span) -> Kind:
 
 
 def _thought(call: Step) -> Step:
-    """Return the model call ``call``; of a ReAct agent only the final answer, if any."""
+    """Return ``call``, of a ReAct agent with only the final answer, if any."""
     match = _THOUGHT.match(call.output or "")
     if match is None:
         return call

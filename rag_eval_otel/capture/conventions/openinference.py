@@ -19,10 +19,9 @@ from rag_eval_otel.capture.values import (
     HIDDEN,
     Lost,
     answer_in,
+    at,
     has_gaps,
-    json_in,
     numbered,
-    plain,
     read,
     role_named,
     texts_of,
@@ -149,8 +148,6 @@ def _named_fields(call: Step) -> Step:
     """Return the model call with the answer in a reply of DSPy, which has several named fields."""
     reply = call.output or ""
     fields = {name: text.strip() for name, text in _FIELDS.findall(reply) if name != "completed"}
-    data = {} if fields else plain(json_in(reply, opening="{") or {})
-    fields |= {name: text for name, text in data.items() if isinstance(text, str)}
     if not fields:
         return call
     if "next_tool_name" in fields:
@@ -161,12 +158,12 @@ def _named_fields(call: Step) -> Step:
 def _streamed(outputs: Any) -> Any:
     """Return the reply in a streamed OpenAI response, which has no message attributes, or None."""
     found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
-    output = found.get("output") if isinstance(found, Mapping) else None
-    if not isinstance(output, list) or found.get("object") != "response":
+    items = at(found, "output") if at(found, "object") == "response" else None
+    if not isinstance(items, list):
         return None
-    calls = [item for item in output if isinstance(item, Mapping) and "arguments" in item]
-    reply = [item for item in output if isinstance(item, Mapping) and item.get("content")]
-    return {**(reply[-1] if reply else {"content": ""}), "role": "assistant", "tool_calls": calls}
+    said = next((item for item in reversed(items) if at(item, "content")), {"content": ""})
+    calls = [item for item in items if at(item, "arguments") is not None]
+    return {**said, "role": "assistant", "tool_calls": calls}
 
 
 def _hosted(reply: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...]:
