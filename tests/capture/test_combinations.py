@@ -1,7 +1,6 @@
-"""Recorded traces of applications that combine what the plain ones do.
+"""Recorded traces of applications that combine what the plain ones do."""
 
-New ones are applications of the corpus, whose spans `corpus.keep_spans` records.
-"""
+from __future__ import annotations
 
 from pathlib import Path
 
