@@ -16,7 +16,7 @@ from rag_eval_otel.capture.otlp_files import check_size
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.tools.files import Source, source_of
-from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, moment, span_of
+from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, moment
 from rag_eval_otel.types import Evaluation, Passage, Sample
 
 _TEXT_KEYS = ("text", "page_content", "content")
@@ -30,8 +30,7 @@ class Dataset:
     """A source of samples that can be read repeatedly, one sample at a time.
 
     ``fields`` maps fields of `Sample` to ``columns``. ``filled`` has the names of the fields and of
-    further texts that have a value in at least one row. ``spanless`` is the number of the first row
-    without ``trace_id`` and ``span_id``, None if each row names a span.
+    further texts that have a value in at least one row.
     """
 
     source: Source
@@ -39,7 +38,6 @@ class Dataset:
     columns: tuple[str, ...]
     fields: Mapping[str, str]
     filled: frozenset[str]
-    spanless: int | None
     limit: int | None = None
 
     @property
@@ -85,21 +83,16 @@ def open_dataset(
     names: dict[str, None] = {}  # columns, in the order in which they are read
     fields: dict[str, str] = {}
     filled: set[str] = set()
-    spanless: int | None = None
     count = 0
     for where, cells in source.rows(limit):
-        ids: tuple[str, ...] = ("", "")
         if isinstance(cells, Sample):
             filled |= {name for name in _SAMPLE_FIELDS if getattr(cells, name)}
             names |= dict.fromkeys(sorted(filled & _SAMPLE_FIELDS))
         else:
-            ids = tuple(str(cells.get(name) or "") for name in ("trace_id", "span_id"))
             if not cells.keys() <= names.keys():
                 names |= dict.fromkeys(cells)
                 fields = fields_of(names, chosen)
             filled |= {f for f, column in fields.items() if not is_missing(cells.get(column))}
-        if spanless is None and span_of(*ids) is None:
-            spanless = count
         count += 1
         sample = sample_of(cells, fields, where=where)
         filled |= set(sample.extra) | ({"retrieved_ids"} if sample.ranked_ids else set())
@@ -115,7 +108,6 @@ def open_dataset(
         columns=tuple(names),
         fields=fields,
         filled=frozenset(filled),
-        spanless=spanless,
         limit=limit,
     )
 
@@ -132,16 +124,6 @@ def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
             f" Columns found: {', '.join(dataset.columns) or 'none'}."
             f" Add {', '.join(names)}, name the column with columns={{field: column}}"
             " (in a shell --columns field=column), or leave these metrics out"
-        )
-
-
-def require_spans(dataset: Dataset) -> None:
-    """Raise `ConfigError` if a row of ``dataset`` names no span that backends can annotate."""
-    if dataset.spanless is not None:
-        raise ConfigError(
-            f"{dataset.name}: row {dataset.spanless} names no span to annotate: --backend needs"
-            " --otlp, which sends a span for each row, or columns trace_id and span_id, as collect"
-            " writes them"
         )
 
 

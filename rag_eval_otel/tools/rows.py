@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, SpanRef
+from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score
 
 LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
@@ -205,25 +205,6 @@ def unit_value(score: Score) -> float | None:
 def is_offline(version: str) -> bool:
     """Return True for ``<metric>/<hash>/<way>/<model>`` with a judge that needs no server."""
     return version.split("/", 3)[-1].startswith(("lexical", "local"))
-
-
-def measured_version(version: str, known: Collection[str]) -> str:
-    """Return the version, among those that are ``known``, of a score without a value.
-
-    Its version names the model that was asked, if none has replied. So it belongs to the only known
-    version of an offline judge, or of another judge, as its own is.
-    """
-    alike = [each for each in known if is_offline(each) == is_offline(version)]
-    return alike[0] if len(alike) == 1 else version
-
-
-def span_of(trace: str, span: str) -> SpanRef | None:
-    """Return the span with these ids in hexadecimal digits; None if they are no ids, or zero."""
-    try:
-        ref = SpanRef(trace_id=int(trace, 16), span_id=int(span, 16))
-    except ValueError:
-        return None
-    return ref if 0 < ref.trace_id < 2**128 and 0 < ref.span_id < 2**64 else None
 
 
 def question_id_of(sample: Sample) -> str:

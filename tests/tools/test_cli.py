@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from jinja2 import DictLoader
 
-from acme import Acme, acme
 from offline import asked_rows
 from openai_server import HttpReply, ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
@@ -26,8 +25,6 @@ from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
 from rag_eval_otel.tools.files import source_of
 from support import names_asked
-
-__all__ = ["acme"]  # a fixture
 
 MAIN = "import sys; from rag_eval_otel.tools.cli import main; sys.exit(main())"
 
@@ -137,49 +134,6 @@ def test_rows_are_sent_as_traces(data: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert main(["evaluate", str(data), "--otlp"]) == 1
     assert len({span.trace_id for span in spans}) == 40
     assert all("rag.evaluation.faithfulness.score" in span.attributes for span in spans)
-
-
-@pytest.fixture
-def collected(tmp_path: Path) -> Path:
-    ids = {"trace_id": f"{0xA:032x}", "span_id": f"{0xB:016x}"}
-    return write(tmp_path / "collected.jsonl", [{**row, **ids} for row in asked_rows(2)])
-
-
-@pytest.mark.parametrize(
-    ("options", "disabled", "spans"),
-    [
-        ([], "false", {0xB}),
-        (["--backend", "acme"], "true", {0xB}),
-        (["--backend", ""], "false", set()),
-        ([], "true", set()),
-    ],
-)
-def test_configured_backends_get_the_scores(
-    options: list[str], disabled: str, spans: set[int], collected: Path, acme: type[Acme]
-) -> None:
-    """``--backend`` has precedence over the environment, also if it names none."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAG_EVAL_BACKENDS", "acme")
-        patch.setenv("OTEL_SDK_DISABLED", disabled)
-        assert main(["evaluate", str(collected), "--metrics", "faithfulness", *options]) == 0
-    assert {span for span, _, _ in acme.stored} == spans
-
-
-def test_configured_backends_need_no_spans(
-    data: Path,
-    acme: type[Acme],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The environment of an application does not fail `evaluate`, and ``--backend`` does."""
-    monkeypatch.setenv("RAG_EVAL_BACKENDS", "acme")
-    command = ["evaluate", str(data), "--metrics", "faithfulness"]
-    assert main(command) == 0
-    told = "acme (RAG_EVAL_BACKENDS) gets no scores, because row 0 names no span; --otlp"
-    assert told in capsys.readouterr().err
-    assert main([*command, "--backend", "acme"]) == 2
-    assert "row 0 names no span to annotate: --backend needs" in capsys.readouterr().err
-    assert not acme.stored
 
 
 def yes(body: dict[str, Any]) -> object:

@@ -7,14 +7,14 @@ import asyncio
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.arguments import add_scoring_options, count_up_to, scoring_config
 from rag_eval_otel.config import Config, thresholds_of
-from rag_eval_otel.environment import names_in, sdk_disabled
+from rag_eval_otel.environment import names_in
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
@@ -27,10 +27,10 @@ from rag_eval_otel.tools.cli.options import (
     require_another_file,
 )
 from rag_eval_otel.tools.dataset import Budget, Run
-from rag_eval_otel.tools.export import Exported, export
+from rag_eval_otel.tools.export import export
 from rag_eval_otel.tools.files import check_output
 from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
-from rag_eval_otel.tools.read import Dataset, open_dataset
+from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.tools.stats import Totals, aligned
 from rag_eval_otel.untrusted import redactor, visible
 
@@ -68,13 +68,6 @@ _OPTIONS: Options = {
     "--otlp": (
         "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
         {"action": "store_const", "const": "on", "default": "off"},
-    ),
-    "--backend NAMES": (
-        (
-            "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object"
-            " (default: RAG_EVAL_BACKENDS, if each row has a span)"
-        ),
-        {"type": names_in},
     ),
     "--cache FILE": (
         "cache of scores (default: OUTPUT.cache, deleted when all rows are scored)",
@@ -129,7 +122,7 @@ Scores are cached on disk as each row ends. After an interrupt or a kill, run th
 again: it asks only for scores that are missing, and writes the complete output.
 
 Exit status: 0 every row was scored, and the gate passed; 1 a row has an error instead of a score,
-a trace or a score could not be sent, or no metric could use the judge's replies on a row; 2 misuse;
+a trace could not be sent, or no metric could use the judge's replies on a row; 2 misuse;
 3 the gate failed: a condition is not met; 130 interrupted.
 """
 _GATE_FAILED = 3
@@ -170,23 +163,21 @@ def run(options: argparse.Namespace) -> int:
             otlp=options.otlp,
             explanations=config.explanations,
             score_events=config.score_events,
-            backends=_backends(config, options, dataset),
         )
-        exported = asyncio.run(exporting)
+        totals, unsent = asyncio.run(exporting)
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
         return _INTERRUPTED
-    totals = exported.totals
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
     result = _report(options, totals, check)
     # After the report: if the baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
-    _remark(options.file, exported, cache)
-    if not is_complete or exported.unsent or exported.undelivered:
+    _remark(options.file, totals, unsent, cache)
+    if not is_complete or unsent:
         return 1
     return 0 if result is None or result.passed else _GATE_FAILED
 
@@ -222,16 +213,11 @@ def _report(
     return result
 
 
-def _remark(file: str, exported: Exported, cache: Path | None) -> None:
+def _remark(file: str, totals: Totals, unsent: int, cache: Path | None) -> None:
     """Write to stderr what is missing: rows, traces and scores."""
-    totals = exported.totals
     remarks = [
         *([f"{file} has no rows: nothing was scored"] if not totals.rows else []),
-        *([f"{exported.unsent} traces could not be sent"] if exported.unsent else []),
-        *(
-            f"{backend} did not get {number} scores ({reason}); docs/backends.md"
-            for (backend, reason), number in exported.undelivered.items()
-        ),
+        *([f"{unsent} traces could not be sent"] if unsent else []),
     ]
     if totals.stopped:
         stopped = visible(f"stopped after {totals.rows} rows ({totals.stopped})")
@@ -252,25 +238,6 @@ def _kept(cache: Path | None) -> str:
     if cache is None:
         return "nothing was kept: name an --output or a --cache"
     return f"finished scores are kept in {cache}: run the same command again to continue"
-
-
-def _backends(config: Config, options: argparse.Namespace, dataset: Dataset) -> Sequence[str]:
-    """Return the backends of ``--backend``, or else the configured ones, which are of live scoring.
-
-    If rows name no spans for the configured backends, stderr says that they get no scores.
-    """
-    if options.backend is not None:
-        given: Sequence[str] = options.backend
-        return given
-    if not config.backends or sdk_disabled():
-        return ()
-    if options.otlp == "off" and dataset.spanless is not None:
-        sys.stderr.write(
-            f"rag-eval-otel: {', '.join(config.backends)} (RAG_EVAL_BACKENDS) gets no scores,"
-            f" because row {dataset.spanless} names no span; --otlp sends a span for each row\n"
-        )
-        return ()
-    return config.backends
 
 
 def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
