@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.tools.rows import FeedbackRow, Row, UnscoredTurn, measured_version
-from rag_eval_otel.tools.scores import metric_cells, metric_names, plain_turn
+from rag_eval_otel.tools.rows import FeedbackRow, Row, UnscoredTurn
+from rag_eval_otel.tools.scores import metric_cells, metric_names
 from rag_eval_otel.types import Score
 
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
@@ -137,27 +137,14 @@ Measured: TypeAlias = "tuple[str, str]"
 """The name of a metric, and the version of its scores."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rated:
-    """The scores of turns, with the labels that people gave in feedback.
-
-    A failed score is under the version of the others (see `measured_version`). ``mixed`` names the
-    metrics with several versions. ``unmatched`` is the feedback on turns without scores.
-    """
-
-    observations: Mapping[Measured, Sequence[Observation]]
-    mixed: Sequence[str]
-    unmatched: Sequence[FeedbackRow]
-
-
 def rated(
     rows: Iterable[Row | UnscoredTurn],
     feedback: Iterable[FeedbackRow],
     *,
     metric: str | None = None,
     name: str | None = None,
-) -> Rated:
-    """Join the scores in ``rows`` with ``feedback`` on the same turns.
+) -> tuple[dict[Measured, list[Observation]], list[FeedbackRow]]:
+    """Join scores with ``feedback`` on the same turns; also return feedback on no scored turn.
 
     Feedback on no span, or on a span that is no turn, is joined if its trace has one scored turn.
     Of several feedbacks on a turn with one name, the last counts. Feedback that is named like a
@@ -167,67 +154,59 @@ def rated(
     unscored: set[str] = set()
     scored: defaultdict[str, list[Score]] = defaultdict(list)
     for row in rows:
-        if isinstance(row, Row):
-            scores = [score for score in row.scores if metric in {None, score.name}]
-            scored[plain_turn(row.turn or row.trace) or row.place] += scores
+        if isinstance(row, UnscoredTurn):
+            unscored.add(_plain(row.turn))
         else:
-            unscored.add(plain_turn(row.turn))
+            scored[_plain(row.turn or row.trace) or row.place] += [
+                score
+                for score in row.scores
+                if score.value is not None and metric in {None, score.name}
+            ]
     metrics = {score.name for scores in scored.values() for score in scores}
-    given = [each for each in feedback if name in {None, each.name}]
-    if all(each.time is not None for each in given):  # an export may have the newest first
-        given.sort(key=lambda each: each.time or 0.0)
-    names = {each.name for each in given} - metrics
-    if name is None and len(names) > 1:
-        raise ConfigError(
-            f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
-        )
+    said = _chosen(feedback, name, metrics)
     by_trace: defaultdict[str, list[str]] = defaultdict(list)
     for turn in scored:
         by_trace[turn.partition("/")[0]].append(turn)
     labels: dict[tuple[str, str], float | None] = {}
     unmatched = []
-    for each in given:
-        turns = by_trace.get(plain_turn(each.trace), [])
-        of_span = plain_turn(each.turn)
-        only = turns[0] if len(turns) == 1 and of_span not in unscored else ""
-        turn = of_span if of_span in scored else only
-        if turn:
+    for each in said:
+        turns = [turn for turn in [_plain(each.turn)] if turn in scored or turn in unscored]
+        turns = turns or by_trace[_plain(each.trace)]
+        if len(turns) == 1 and turns[0] in scored:
             about = each.name if each.name in metrics else ""
-            labels[turn, about] = _label(each.score, where=each.place)
+            labels[turns[0], about] = _label(each.score, where=each.place)
         else:
             unmatched.append(each)
     if not labels:
-        msg = f"there is no feedback of the name {name}"
-        if given:
-            msg = (
-                f"no feedback is on a scored turn; {given[0].place} is on"
-                f" {given[0].turn or given[0].trace!r}, and the ids of scored turns look like"
-                f" {next(iter(scored), 'none')!r}"
-            )
-        raise ConfigError(msg)
-    observed = _observed_turns(scored, labels)
-    versions = Counter(measured for measured, _ in observed)
-    return Rated(
-        observations=observed,
-        mixed=[measured for measured, count in versions.items() if count > 1],
-        unmatched=unmatched,
-    )
-
-
-def _observed_turns(
-    scored: Mapping[str, Sequence[Score]], labels: Mapping[tuple[str, str], float | None]
-) -> dict[Measured, list[Observation]]:
-    versions: defaultdict[str, set[str]] = defaultdict(set)  # in which a metric has a number
-    for score in (score for scores in scored.values() for score in scores):
-        if score.value is not None:
-            versions[score.name].add(score.version)
+        raise ConfigError(
+            f"no feedback is on a scored turn; {said[0].place} is on"
+            f" {said[0].turn or said[0].trace!r}, and the ids of scored turns look like"
+            f" {next(iter(scored), 'none')!r}"
+            if said
+            else f"there is no feedback of the name {name}"
+        )
     observed: defaultdict[Measured, list[Observation]] = defaultdict(list)
     for turn, scores in scored.items():
         for score in scores:
             label = labels.get((turn, score.name), labels.get((turn, "")))
-            seen = Observation(score=score.value, label=label, status=score.status)
-            version = score.version
-            if score.value is None:
-                version = measured_version(version, versions[score.name])
-            observed[score.name, version].append(seen)
-    return dict(observed)
+            observed[score.name, score.version].append(Observation(score=score.value, label=label))
+    return dict(observed), unmatched
+
+
+def _chosen(
+    feedback: Iterable[FeedbackRow], name: str | None, metrics: Collection[str]
+) -> list[FeedbackRow]:
+    """Return the feedback called ``name``, the newest last, which must be of one name if None."""
+    chosen = [each for each in feedback if name in {None, each.name}]
+    names = {each.name for each in chosen} - set(metrics)
+    if name is None and len(names) > 1:
+        raise ConfigError(
+            f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
+        )
+    has_times = all(each.time is not None for each in chosen)
+    return sorted(chosen, key=lambda each: each.time or 0.0) if has_times else chosen
+
+
+def _plain(turn: str) -> str:
+    """Return the id of a turn or trace so that ids in capitals or written as UUIDs are equal."""
+    return turn.strip().lower().replace("-", "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -81,19 +80,6 @@ def read_feedback(path: Path) -> Iterator[FeedbackRow]:
         raise ConfigError(
             f"{path} has no feedback; it needs events of record_feedback(), or rows with a score"
         )
-
-
-def plain_turn(turn: str) -> str:
-    """Return the id of a turn or trace with the trace id as 32 hexadecimal digits in lower case.
-
-    A trace id may be written as a UUID. Another id is returned unchanged.
-    """
-    trace, slash, span = turn.strip().partition("/")
-    digits = trace.lower().replace("-", "")
-    return f"{digits}{slash}{span.lower()}" if _TRACE_ID.fullmatch(digits) else turn
-
-
-_TRACE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def _records(

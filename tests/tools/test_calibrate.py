@@ -17,7 +17,6 @@ from rag_eval_otel.tools.agreement import Figure
 from rag_eval_otel.tools.calibrate import Calibration, calibrate
 from rag_eval_otel.tools.cli import calibrate as command
 from rag_eval_otel.tools.cli import main
-from score_files import jsonl
 
 SCORES = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1))
 LABELS = st.one_of(st.none(), st.booleans(), st.integers(0, 3), st.sampled_from(["pass", "fail"]))
@@ -148,49 +147,6 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
         run(path)
 
 
-MEASURED = [0.9, 0.95, 0.1, 0.6, 0.55, 0.2]
-HUMAN = [1, 0, 1, 0, 1, 0]
-
-
-def labelled_rows(**texts: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "row": i,
-            "scores": {"faithfulness": {"value": score, "status": "ok"}},
-            "human": label,
-            **{
-                name: value if isinstance(value, list) else f"{value} {i}"
-                for name, value in texts.items()
-            },
-        }
-        for i, (score, label) in enumerate(zip(MEASURED, HUMAN, strict=True))
-    ]
-
-
-def test_rows_are_listed_with_their_texts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The row whose score is the farthest from the threshold comes first."""
-    found = labelled_rows(question="why", contexts=["because", "or not"], answer="so")
-    path = str(jsonl(tmp_path / "a.jsonl", found))
-    assert main(["calibrate", path, "--threshold", "0.5", "--disagreements", "2"]) == 0
-    _, listed = capsys.readouterr().out.split(
-        "faithfulness, rows on which metric and label disagree:"
-    )
-    assert listed.strip().splitlines() == [
-        f"{path}, row 1 (line 2): score 0.950, label 0",
-        "    question: why 1",
-        "    contexts: because",
-        "    contexts: or not",
-        "    answer: so 1",
-        f"  {path}, row 2 (line 3): score 0.100, label 1",
-        "    question: why 2",
-        "    contexts: because",
-        "    contexts: or not",
-        "    answer: so 2",
-    ]
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -199,7 +155,6 @@ def test_rows_are_listed_with_their_texts(
         (["a.jsonl", "--form", "full"], "--form needs --built-in"),
         (["a.jsonl", "--prices", "p.json"], "--prices needs --built-in"),
         (["a.jsonl", "--feedback-name", "user"], "--feedback-name needs --feedback FILE"),
-        (["a.jsonl", "--feedback", "b.jsonl", "--disagreements", "3"], "not with --feedback"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

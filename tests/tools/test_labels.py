@@ -202,7 +202,7 @@ RELEVANT = Score(name="answer_relevancy", value=1.0, version="1")
 def test_feedback_named_like_a_metric_is_about_it_alone() -> None:
     """Other metrics of the turn get the label of the user, or none."""
     said = [feedback(1, 0, "faithfulness"), feedback(1, 1), feedback(1, 0.9)]
-    found = rated([row(1, FAITHFUL, RELEVANT)], said).observations
+    found, _ = rated([row(1, FAITHFUL, RELEVANT)], said)
     labels = {name: [one.label for one in seen] for (name, _), seen in found.items()}
     assert labels == {"faithfulness": [0.0], "answer_relevancy": [0.9]}
 
@@ -210,19 +210,18 @@ def test_feedback_named_like_a_metric_is_about_it_alone() -> None:
 def test_versions_are_not_mixed() -> None:
     """Scores of two judges on the same turns are two metrics."""
     other = Score(name="faithfulness", value=0.0, version="2")
-    found = rated([row(1, FAITHFUL), row(1, other)], [feedback(1, 1)])
-    assert sorted(found.observations) == [("faithfulness", "1"), ("faithfulness", "2")]
-    assert found.mixed == ["faithfulness"]
+    found, _ = rated([row(1, FAITHFUL), row(1, other)], [feedback(1, 1)])
+    assert sorted(found) == [("faithfulness", "1"), ("faithfulness", "2")]
 
 
 def test_feedback_on_a_turn_without_scores_is_not_about_its_neighbour() -> None:
     """A trace may have several turns, of which one was scored. A span that is no turn is joined."""
     skipped = UnscoredTurn(service="", status="skipped", turn=f"{trace(1)}/{9:016x}")
     said = [replace(feedback(1, 0), turn=f"{trace(1)}/{span:016x}") for span in (9, 5)]
-    found = rated([row(1, FAITHFUL), skipped], [said[0], feedback(1, 1)])
-    assert [one.turn for one in found.unmatched] == [said[0].turn]
-    assert [one.label for one in found.observations["faithfulness", "1"]] == [1.0]
-    assert not rated([row(1, FAITHFUL), skipped], said[1:]).unmatched
+    found, unmatched = rated([row(1, FAITHFUL), skipped], [said[0], feedback(1, 1)])
+    assert [one.turn for one in unmatched] == [said[0].turn]
+    assert [one.label for one in found["faithfulness", "1"]] == [1.0]
+    assert not rated([row(1, FAITHFUL), skipped], said[1:])[1]
 
 
 @pytest.mark.parametrize(("times", "expected"), [((9, 1), 0.0), ((1, 9), 1.0), ((9, None), 1.0)])
@@ -231,8 +230,8 @@ def test_the_last_feedback_of_a_person_counts(
 ) -> None:
     """By its time, because the export of a backend may have the newest first."""
     given = zip((feedback(1, 0), feedback(1, 1)), times, strict=True)
-    found = rated([row(1, FAITHFUL)], [replace(one, time=time) for one, time in given])
-    (seen,) = found.observations["faithfulness", "1"]
+    found, _ = rated([row(1, FAITHFUL)], [replace(one, time=time) for one, time in given])
+    (seen,) = found["faithfulness", "1"]
     assert seen.label == expected
 
 
