@@ -101,15 +101,12 @@ class Diagnosis:
         lines = [
             "installed   " + ", ".join(f"{name} {self.versions[name]}" for name in ours),
             "beside it   " + (", ".join(others) or "no known instrumentation"),
-        ]
-        lines += [
-            f"{reply.part:<12}{reply.name}: {reply.text} ({reply.seconds:.1f} s)"
-            for reply in self.replies
-        ]
-        lines += [
-            f"{to.signal:<12}{to.url} over {to.protocol}: {answer.text}"
-            for answer in self.answers
-            for to in [answer.endpoint]
+            *(f"{r.part:<12}{r.name}: {r.text} ({r.seconds:.1f} s)" for r in self.replies),
+            *(
+                f"{to.signal:<12}{to.url} over {to.protocol}: {answer.text}"
+                for answer in self.answers
+                for to in [answer.endpoint]
+            ),
         ]
         levels = [each.level for each in self.findings]
         total = f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}"
@@ -117,25 +114,15 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict for JSON. It contains no API key and no header."""
+        of_endpoint = ("signal", "protocol", "url", "source")
         return {
             "status": self.status,
             "versions": dict(self.versions),
-            "judge_and_embedder": [
-                {
-                    **{name: getattr(reply, name) for name in ("part", "name", "text")},
-                    "ok": reply.error is None,
-                    "seconds": round(reply.seconds, 3),
-                }
-                for reply in self.replies
-            ],
+            "judge_and_embedder": [asdict(reply) for reply in self.replies],
             "otlp": [
-                {
-                    **{n: getattr(to.endpoint, n) for n in ("signal", "protocol", "source")},
-                    "endpoint": to.endpoint.url,
-                    "verdict": to.verdict,
-                    "text": to.text,
-                }
-                for to in self.answers
+                {name: getattr(answer.endpoint, name) for name in of_endpoint}
+                | {"verdict": answer.verdict, "text": answer.text}
+                for answer in self.answers
             ],
             "findings": [asdict(finding) for finding in self.findings],
         }
@@ -181,13 +168,13 @@ _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The reply of the judge or the embedder to a test request; ``name`` is the model's."""
+    """The reply of the judge or embedder ``name`` to a test request; ``cause`` is of a failure."""
 
     part: Part
     name: str
     text: str
     seconds: float
-    error: JudgeError | None = None
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,14 +222,12 @@ def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Re
 
     async def ask_judge() -> str:
         replies = await judge.reply([STATEMENTS.task({"question": _QUESTION, "answer": _ANSWER})])
-        first = replies.parts[0]
-        if isinstance(first, JudgeError):
-            raise first
+        if isinstance(replies.parts[0], JudgeError):
+            raise replies.parts[0]
         return f"{replies.model} answers"
 
     async def ask_embedder() -> str:
-        rows = await embedder.embed([_ANSWER])
-        return f"vectors of {rows.shape[1]}"
+        return f"vectors of {(await embedder.embed([_ANSWER])).shape[1]}"
 
     return [
         _reply("judge", str(config.judge), ask_judge(), timeout=timeout),
@@ -259,17 +244,28 @@ def _without_retries(model: Any) -> Any:
 
 
 async def _reply(part: Part, name: str, question: Awaitable[str], *, timeout: float) -> Reply:
-    start = time.monotonic()
-    error: JudgeError | None = None
-    text = ""
+    start, cause = time.monotonic(), ""
     try:
         text = await asyncio.wait_for(question, timeout)
     except asyncio.TimeoutError:
-        error = JudgeTimeoutError(f"no reply within {timeout:g} s")
-    except JudgeError as refusal:
-        error = refusal
-    seconds = time.monotonic() - start
-    return Reply(part=part, name=name, text=text or str(error), seconds=seconds, error=error)
+        text, cause = f"no reply within {timeout:g} s", "server-slow"
+    except JudgeError as error:
+        text = str(error)
+        cause = next((c for kind, c in _CAUSES if isinstance(error, kind)), "server-unreachable")
+        if cause == "key-refused" and "HTTP" not in text:
+            cause = "key-missing"  # the client refused to send the request
+        if part == "embedder" and cause in {"model-refused", "reply-unusable"}:
+            cause = "embedder-missing"
+    return Reply(part=part, name=name, text=text, seconds=time.monotonic() - start, cause=cause)
+
+
+_CAUSES: Final[Sequence[tuple[type[JudgeError], str]]] = (
+    (JudgeAuthError, "key-refused"),
+    (JudgeRateLimitError, "rate-limited"),
+    (JudgeTimeoutError, "server-slow"),
+    (JudgeRequestError, "model-refused"),
+    (UnparsableReplyError, "reply-unusable"),
+)
 
 
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
@@ -283,15 +279,12 @@ def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
 
 
 def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
-    """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set."""
     path = f"/v1/{signal}" if protocol == "http" else ""
 
     def variable(suffix: str) -> tuple[str, str]:
-        own, common = (
-            f"OTEL_EXPORTER_OTLP_{signal.upper()}_{suffix}",
-            f"OTEL_EXPORTER_OTLP_{suffix}",
-        )
-        name = own if environ.get(own) else common
+        prefixes = (f"OTEL_EXPORTER_OTLP_{signal.upper()}", "OTEL_EXPORTER_OTLP")
+        names = [f"{prefix}_{suffix}" for prefix in prefixes]
+        name = next(filter(environ.get, names), names[1])
         return name, environ.get(name, "")
 
     source, url = variable("ENDPOINT")
@@ -470,32 +463,15 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
             yield finding("exporter-missing", seen)
 
 
-_JUDGE_ERRORS: Final[Sequence[tuple[type[JudgeError], str]]] = (
-    (JudgeAuthError, "key-refused"),
-    (JudgeRateLimitError, "rate-limited"),
-    (JudgeTimeoutError, "server-slow"),
-    (JudgeRequestError, "model-refused"),
-    (UnparsableReplyError, "reply-unusable"),
-)
-
-
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
     """Yield the problems that the test replies of judge and embedder show."""
-    seen: set[str] = set()
+    causes: set[str] = set()
     for reply in replies:
-        if reply.error is None:
-            if reply.part == "judge" and reply.name != "lexical":
-                yield finding("judge-unchecked", f"the judge is {reply.name}")
-            continue
-        causes = (cause for kind, cause in _JUDGE_ERRORS if isinstance(reply.error, kind))
-        cause = next(causes, "server-unreachable")
-        if cause == "key-refused" and "HTTP" not in reply.text:
-            cause = "key-missing"  # the client refused to send the request
-        if reply.part == "embedder" and cause in {"model-refused", "reply-unusable"}:
-            cause = "embedder-missing"
-        if cause not in seen:
-            seen.add(cause)
-            yield finding(cause, f"the {reply.part}, {reply.name}: {reply.text}")
+        if reply.cause and reply.cause not in causes:
+            causes.add(reply.cause)
+            yield finding(reply.cause, f"the {reply.part}, {reply.name}: {reply.text}")
+        elif not reply.cause and reply.part == "judge" and reply.name != "lexical":
+            yield finding("judge-unchecked", f"the judge is {reply.name}")
 
 
 def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:

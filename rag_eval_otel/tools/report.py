@@ -385,10 +385,13 @@ class Shown:
     trace_url: str | None = None
 
     def __post_init__(self) -> None:
-        url = self.trace_url or "https://{trace_id}"
-        rest = url.replace("{trace_id}", "").replace("{span_id}", "")
-        is_web = url.startswith(("http://", "https://"))
-        if not is_web or "{trace_id}" not in url or set(rest) & set("{}"):
+        url = self.trace_url
+        is_web = url is None or url.startswith(("http://", "https://"))
+        if (
+            not is_web
+            or not re.fullmatch(r"(\{(trace|span)_id\}|[^{}])*", url or "")
+            or (url is not None and "{trace_id}" not in url)
+        ):
             raise ConfigError(
                 "the address of a trace must begin with http:// or https:// and have a place for"
                 " the id, as in http://localhost:16686/trace/{trace_id}; {span_id} is possible,"
@@ -399,10 +402,8 @@ class Shown:
         """Return the address of the trace of ``row``; None if it is not known."""
         if self.trace_url is None or not row.trace:
             return None
-        ids = {"{trace_id}": row.trace, "{span_id}": row.span}
-        return re.sub(
-            r"\{(?:trace|span)_id\}", lambda m: quote(ids[m.group()], safe=""), self.trace_url
-        )
+        trace, span = (quote(part, safe="") for part in (row.trace, row.span))  # without braces
+        return self.trace_url.replace("{trace_id}", trace).replace("{span_id}", span)
 
 
 def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str:  # frozen

@@ -117,8 +117,6 @@ def alarms_in(scores: Iterable[float | None], **options: Any) -> list[Alarm]:
 MIN_POWERED: Final = 20
 """The fewest scored turns with which offline scores are used."""
 
-_FOLDS = 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
@@ -153,8 +151,8 @@ def estimate(sampled: Sampled) -> Estimate:
     Each score is weighted by the inverse of its turn's probability (Hájek). With offline scores and
     at least `MIN_POWERED` scored turns, the mean is the weighted mean of ``score - slope * (offline
     score - mean of all offline scores)``: prediction-powered inference (PPI++; Angelopoulos, Duchi
-    and Zrnic 2023) with weights. The offline scores may be biased in any way. The slope for a turn
-    is computed from other turns (cross-fitting) and is near 0 if they predict nothing.
+    and Zrnic 2023) with weights. The offline scores may be biased in any way. The slope is near 0
+    if they predict nothing, and costs a degree of freedom.
     """
     has_score, has_offline = ~np.isnan(sampled.scores), ~np.isnan(sampled.offline)
     scores, weights = sampled.scores[has_score], 1 / sampled.probabilities[has_score]
@@ -163,20 +161,20 @@ def estimate(sampled: Sampled) -> Estimate:
         return Estimate(reason="fewer than two scored turns", **counts)
     total = float(weights.sum())
     centred = np.zeros(len(sampled.scores))
-    slopes = np.zeros(len(scores))
+    slope = 0.0
     if has_offline.any() and len(scores) >= MIN_POWERED:
         counts["method"] = "prediction-powered"
         offline = sampled.offline[has_offline]
         centred[has_offline] = offline - offline.mean()
-        slopes = _slopes(scores, weights, centred[has_score], sampled.clusters[has_score])
-    rest = scores - slopes * centred[has_score]
+        slope = _slope(scores, weights, centred[has_score])
+    rest = scores - slope * centred[has_score]
     value = float(weights @ rest) / total
-    influence = float(weights @ slopes) / total * centred / len(centred)
+    influence = slope * centred / len(centred)
     influence[has_score] += weights * (rest - value) / total
     effective = total**2 / float(weights @ weights)
-    freedom = max(1.0, effective - 1)
+    freedom = max(1.0, effective - 1 - (slope != 0))
     by_cluster = np.bincount(np.unique(sampled.clusters, return_inverse=True)[1], influence)
-    variance = float(by_cluster @ by_cluster) * (freedom + 1) / freedom
+    variance = float(by_cluster @ by_cluster) * effective / freedom
     quantile = t_quantile(0.975, freedom)
     if scores.min() >= 0 and scores.max() <= 1:
         value = min(1.0, max(0.0, value))
@@ -186,21 +184,10 @@ def estimate(sampled: Sampled) -> Estimate:
     return Estimate(value=value, interval=(value - half, value + half) if half else None, **counts)
 
 
-def _slopes(scores: Numbers, weights: Numbers, offline: Numbers, clusters: Indices) -> Numbers:
-    """Return for each turn the slope of the scores on ``offline``, without its fold of clusters."""
-    numbers = np.unique(clusters, return_inverse=True)[1]
-    folds = np.random.default_rng(0).permutation(int(numbers.max()) + 1)[numbers] % _FOLDS
-    slopes = np.zeros(len(scores))
-    for fold in np.unique(folds):
-        others = folds != fold
-        slopes[~others] = _slope(scores[others], weights[others], offline[others])
-    return slopes
-
-
 def _slope(scores: Numbers, weights: Numbers, offline: Numbers) -> float:
     gains = weights * (weights - 1)
     spread = float(gains @ offline**2)
-    if spread <= 0 or len(scores) < _TWO:
+    if spread <= 0:
         return 0.0
     centred = scores - float(weights @ scores) / float(weights.sum())
     slope = float(gains @ (centred * offline)) / spread

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +19,6 @@ from rag_eval_otel.tools.rows import Row, unit_value
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import alarms_in, mean_of
 
-_MIN_GAP = 3600.0  # seconds between two scores
-_GAP_FACTOR = 50  # times the median time between two scores
 _WORST = 5  # scores of a change
 
 DESCRIPTION = """\
@@ -81,27 +78,14 @@ def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[
         names = ", ".join(dict.fromkeys(stream.name for stream in streams))
         raise ConfigError(f"{path} has evaluations of {names}, but none of them gave a score")
     for stream, points in streams.items():
-        _order(stream.name, points)
+        times = [point.time for point in points if point.time is not None]
+        if len(times) == len(points) and times != sorted(times):
+            log.warning(
+                "drift: the times of %s run backwards; its scores are taken in order of time",
+                stream.name,
+            )
+            points.sort(key=lambda point: point.time or 0.0)
     return streams
-
-
-def _order(name: str, points: list[Point]) -> None:
-    """Sort ``points`` by time if each has one, and log if they were not, or have a long gap."""
-    times = [point.time for point in points if point.time is not None]
-    if len(times) < len(points):
-        return
-    if times != sorted(times):
-        log.warning(
-            "drift: the times of %s run backwards; its scores are taken in order of time", name
-        )
-        points.sort(key=lambda point: point.time or 0.0)
-    steps = sorted(later - earlier for earlier, later in pairwise(sorted(times)))
-    if steps and steps[-1] > max(_MIN_GAP, _GAP_FACTOR * steps[len(steps) // 2]):
-        log.warning(
-            "drift: %s has no scores for %.1f hours; evidence from before the gap is kept",
-            name,
-            steps[-1] / 3600,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
