@@ -19,7 +19,9 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import (
+    MetricSummary,
     Range,
+    Tally,
     aligned,
     interval,
     mean_interval,
@@ -28,10 +30,9 @@ from rag_eval_otel.tools.stats import (
     number,
     passes,
     scale_of,
-    score_interval,
     signed,
 )
-from rag_eval_otel.types import Label
+from rag_eval_otel.types import Score
 
 Versions = Literal["same", "any"]
 """Whether only scores of the same version are compared, or scores of any versions."""
@@ -52,15 +53,13 @@ class Entry:
 
     index: int
     question: str
-    value: float | None
-    label: Label | None
-    version: str
+    score: Score
     row: Row | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class ScoredRun:
-    """The scores of one run by metric: about 300 bytes a score, and with ``texts`` the rows."""
+    """The scores of one run by metric, and with ``texts`` the rows."""
 
     name: str
     rows: int = 0
@@ -68,12 +67,12 @@ class ScoredRun:
     texts: Texts = "off"
 
     def add(self, row: Row, question_id: str) -> None:
-        """Add the scores of ``row``, whose question has the id ``question_id``."""
         self.rows = max(self.rows, row.index + 1)
         kept = row if self.texts == "on" else None
         for score in row.scores:
-            entry = Entry(row.index, question_id, score.value, score.label, score.version, kept)
-            self.metrics.setdefault(score.name, []).append(entry)
+            self.metrics.setdefault(score.name, []).append(
+                Entry(row.index, question_id, score, kept)
+            )
 
 
 def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> ScoredRun:
@@ -100,9 +99,9 @@ class Pairs:
     def changes(self) -> list[tuple[float, Entry, Entry]]:
         """Return the differences with the scores in B and in A, where both have a number."""
         return [
-            (b.value - a.value, b, a)
+            (b.score.value - a.score.value, b, a)
             for b, a in self.pairs
-            if b.value is not None and a.value is not None
+            if b.score.value is not None and a.score.value is not None
         ]
 
     @property
@@ -113,12 +112,12 @@ class Pairs:
     @property
     def lost(self) -> int:
         """The number of questions with a number in A and none in B."""
-        return sum(b.value is None and a.value is not None for b, a in self.pairs)
+        return sum(b.score.value is None and a.score.value is not None for b, a in self.pairs)
 
     @property
     def gained(self) -> int:
         """The number of questions with a number in B and none in A."""
-        return sum(b.value is not None and a.value is None for b, a in self.pairs)
+        return sum(b.score.value is not None and a.score.value is None for b, a in self.pairs)
 
     def interval(self, confidence: float = 0.95) -> Range | None:
         """Return the confidence interval of the mean difference; None for fewer than two pairs.
@@ -126,7 +125,8 @@ class Pairs:
         If all scores are in [0, 1], the ends of the interval are in [-1, 1].
         """
         ends = mean_interval(self.differences, confidence=confidence)
-        values = [entry.value for pair in self.pairs for entry in pair if entry.value is not None]
+        scores = [entry.score.value for pair in self.pairs for entry in pair]
+        values = [value for value in scores if value is not None]
         if ends is None or scale_of(values, ()) is None:
             return ends
         low, high = np.clip(ends, -1, 1).tolist()
@@ -137,14 +137,12 @@ class Pairs:
         if versions not in ("same", "any"):
             raise ConfigError(f"versions must be 'same' or 'any', not {versions!r}")
         mixed = Counter(
-            (b.version or "no version", a.version or "no version")
+            f"{b.score.version or 'no version'} and {a.score.version or 'no version'}"
             for _, b, a in self.changes()
-            if b.version != a.version
+            if b.score.version != a.score.version
         )
         if mixed and versions == "same":
-            counts = "; ".join(
-                f"{b} and {a} ({count} rows)" for (b, a), count in mixed.most_common(_VERSIONS)
-            )
+            counts = "; ".join(f"{pair} ({n} rows)" for pair, n in mixed.most_common(_VERSIONS))
             raise ConfigError(
                 f"{self.name} was measured in different ways: {counts}. Evaluate both with the same"
                 " metric, fusion and judge, or pass versions='any' (--versions any)"
@@ -186,28 +184,6 @@ def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """The scores of one metric in one run, over all its rows."""
-
-    values: Sequence[float]
-    mean: float | None
-    interval: Range | None
-    passed: int
-    labelled: int
-
-
-def _side(entries: Sequence[Entry]) -> Side:
-    values = [entry.value for entry in entries if entry.value is not None]
-    return Side(
-        values=values,
-        mean=mean_of(values),
-        interval=score_interval(values, scale_of(values, ())),
-        passed=sum(entry.label == "pass" for entry in entries),
-        labelled=sum(entry.label is not None for entry in entries),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """A turn whose score differs: its rows in both runs, its scores, and texts of the files.
 
@@ -234,17 +210,17 @@ class Turn:
         return f"{self.place}  {self.a:.3f} -> {self.b:.3f}  {signed(self.b - self.a)}{text}"
 
 
-def _turns(metric: str, changes: Iterable[tuple[float, Entry, Entry]]) -> Iterator[Turn]:
-    for _, b, a in changes:
-        texts: dict[str, str] = {}
-        if a.row is not None and b.row is not None:
-            texts = {
-                "question": b.row.sample.question or a.row.sample.question,
-                "answer_a": a.row.sample.answer,
-                "answer_b": b.row.sample.answer,
-                "explanation": b.row[metric].explanation or "",
-            }
-        yield Turn(row_a=a.index, row_b=b.index, a=a.value or 0.0, b=b.value or 0.0, **texts)
+def _turn(b: Entry, a: Entry) -> Turn:
+    texts: dict[str, str] = {}
+    if a.row is not None and b.row is not None:
+        texts = {
+            "question": b.row.sample.question or a.row.sample.question,
+            "answer_a": a.row.sample.answer,
+            "answer_b": b.row.sample.answer,
+            "explanation": b.score.explanation or "",
+        }
+    before, after = a.score.value or 0.0, b.score.value or 0.0
+    return Turn(row_a=a.index, row_b=b.index, a=before, b=after, **texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +229,8 @@ class MetricChange:
 
     ``mean`` is the mean difference B minus A over the ``pairs`` with a score in both runs, and
     ``interval`` its 95 % interval by Student's t, None for fewer than two pairs. ``unpaired`` is
-    the number of other rows. ``higher`` and ``lower`` count the pairs by the score in B.
+    the number of other rows. ``higher`` and ``lower`` count the pairs by the score in B. ``a`` and
+    ``b`` summarise all rows of a run, ``values`` are their scores in A and in B.
     """
 
     name: str
@@ -263,9 +240,10 @@ class MetricChange:
     unpaired: int
     higher: int
     lower: int
-    a: Side
-    b: Side
+    a: MetricSummary
+    b: MetricSummary
     differences: Sequence[float]
+    values: tuple[Sequence[float], Sequence[float]]
     remarks: Sequence[str] = ()
     worse: Sequence[Turn] = ()
     better: Sequence[Turn] = ()
@@ -287,7 +265,7 @@ class MetricChange:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, without the single scores and without empty texts."""
         fields = asdict(self)
-        del fields["differences"], fields["a"]["values"], fields["b"]["values"]
+        del fields["differences"], fields["values"]
         for side in ("worse", "better"):
             fields[side] = [{k: v for k, v in turn.items() if v != ""} for turn in fields[side]]
         return fields
@@ -389,23 +367,27 @@ def _comparison(b: ScoredRun, a: ScoredRun, *, versions: Versions, turns: int) -
 
 
 def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricChange:
-    differences = pairs.differences
     changes = sorted(pairs.changes(), key=lambda change: (-abs(change[0]), change[1].index))
     lower, higher = ([c for c in changes if c[0] * sign > 0] for sign in (-1, 1))
+    tallies = Tally(), Tally()
+    for tally, run in zip(tallies, (a, b), strict=True):
+        for entry in run.metrics[pairs.name]:
+            tally.add(entry.score)
     return MetricChange(
         name=pairs.name,
-        mean=mean_of(differences),
+        mean=mean_of(pairs.differences),
         interval=pairs.interval(),
-        pairs=len(differences),
-        unpaired=len(pairs.pairs) - len(differences) + pairs.only_b + pairs.only_a,
+        pairs=len(changes),
+        unpaired=len(pairs.pairs) - len(changes) + pairs.only_b + pairs.only_a,
         higher=len(higher),
         lower=len(lower),
-        a=_side(a.metrics[pairs.name]),
-        b=_side(b.metrics[pairs.name]),
-        differences=differences,
+        a=tallies[0].summary(pairs.name),
+        b=tallies[1].summary(pairs.name),
+        differences=pairs.differences,
+        values=(list(tallies[0].values), list(tallies[1].values)),
         remarks=tuple(_remarks(pairs)),
-        worse=[*_turns(pairs.name, lower[:turns])],
-        better=[*_turns(pairs.name, higher[:turns])],
+        worse=[_turn(b, a) for _, b, a in lower[:turns]],
+        better=[_turn(b, a) for _, b, a in higher[:turns]],
     )
 
 
@@ -416,7 +398,7 @@ def _remarks(pairs: Pairs) -> Iterator[str]:
     if pairs.lost or pairs.gained:
         yield f"rows with a score only in A: {pairs.lost}, only in B: {pairs.gained}"
     changes = pairs.changes()
-    versions = [{a.version for _, _, a in changes}, {b.version for _, b, _ in changes}]
+    versions = [{a.score.version for *_, a in changes}, {b.score.version for _, b, _ in changes}]
     if versions[0] != versions[1]:
         yield "A and B were measured in different ways: " + " and ".join(
             ", ".join(sorted(version or "no version" for version in side)) for side in versions

@@ -13,7 +13,7 @@ import operator
 import re
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -28,8 +28,8 @@ from rag_eval_otel import semconv
 from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools import drawing
-from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, Turn
-from rag_eval_otel.tools.drawing import Curve, Drawing, Unit, Upright, place_name
+from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange
+from rag_eval_otel.tools.drawing import Curve, Unit, Upright, place_name
 from rag_eval_otel.tools.rows import Row, ScoreRecord, is_offline, unit_value
 from rag_eval_otel.tools.stats import (
     Estimate,
@@ -313,26 +313,6 @@ def axis_of(values: Iterable[float]) -> Range:
     return (0.0, 1.0) if low >= 0 and high <= 1 else (low - 0.05 * width, high + 0.05 * width)
 
 
-def _time_line(lines: Sequence[Line], marks: Sequence[DriftMark], **options: Any) -> Drawing:
-    """Draw ``lines`` with vertical lines at drift alarms, their onsets, and new versions."""
-    uprights = [Upright(at=mark.onset, kind="onset") for mark in marks]
-    uprights += [
-        Upright(at=mark.at, kind="alarm", label=f"drift: {mark.alarm.direction}") for mark in marks
-    ]
-    uprights += [
-        Upright(at=float(line.at[0]), kind="version", label=f"v{n}")
-        for n, line in enumerate(lines[1:], 2)
-    ]
-    starts, ends = ([float(line.at[i]) for line in lines] for i in (0, -1))
-    return drawing.time_line(
-        [line.curve() for line in lines],
-        ends=(min(starts, default=0.0), max(ends, default=0.0)),
-        uprights=uprights,
-        areas=[(mark.onset, mark.at) for mark in marks],
-        **options,
-    )
-
-
 @cache
 def _environment() -> Environment:
     """Return the Jinja environment of all templates. Texts are escaped as HTML."""
@@ -423,10 +403,7 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A text, of which ``most`` characters are shown, with a link to ``url``; or a list of texts.
-
-    ``value`` is the number by which cells are sorted.
-    """
+    """A text, of which ``most`` characters are shown, or a list of texts; sorted by ``value``."""
 
     text: str | None = None
     most: int = 200
@@ -446,8 +423,13 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
     drift = [find_drift(line) for line in lines]
     marks = [mark for each in drift for mark in each.marks]
     scale = (scale_of(values, units) if units else None) or axis_of(values)
-    cells = [_low_cells(low, shown) for low in series.lowest()]
-    columns = [key for key in (cells[0] if cells else ()) if any(each[key] for each in cells)]
+    uprights = [Upright(mark.onset, "onset") for mark in marks]
+    uprights += [Upright(mark.at, "alarm", f"drift: {mark.alarm.direction}") for mark in marks]
+    uprights += [
+        Upright(float(line.at[0]), "version", f"v{n}") for n, line in enumerate(lines[1:], 2)
+    ]
+    starts, ends = ([float(line.at[i]) for line in lines] or [0.0] for i in (0, -1))
+    columns, rows = _filled([_low_cells(low, shown) for low in series.lowest()])
     return {
         "anchor": anchor,
         "series": series,
@@ -463,18 +445,19 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
         "histogram": drawing.histogram(
             values, scale, mean=summary.mean, title=f"Distribution of {name}"
         ),
-        "time_line": _time_line(
-            lines,
-            marks,
+        "time_line": drawing.time_line(
+            [line.curve() for line in lines],
+            ends=(min(starts), max(ends)),
             scale=scale,
             unit=unit,
+            areas=[(mark.onset, mark.at) for mark in marks],
+            uprights=uprights,
             title=f"Time line of {name}",
             description=f"drift alarms: {len(marks)}, versions: {len(lines)}; in words below",
         ),
         "columns": columns,
         "lowest": [
-            (score.value, [each[key] for key in columns])
-            for (_, score), each in zip(series.lowest(), cells, strict=True)
+            (score.value, row) for (_, score), row in zip(series.lowest(), rows, strict=True)
         ],
     }
 
@@ -517,35 +500,37 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def _change_section(metric: MetricChange, *, anchor: str) -> tuple[Any, ...]:
-    scale = axis_of([*metric.a.values, *metric.b.values])
+    scale = axis_of([*metric.values[0], *metric.values[1]])
     differences = [difference for difference in metric.differences if difference]
     widest = max(map(abs, differences), default=1.0)
     drawings = [
         (title, drawing.histogram(values, ends, mean=mean, title=f"{title}: {metric.name}"))
         for title, values, mean, ends in (
-            ("Scores in A", metric.a.values, metric.a.mean, scale),
-            ("Scores in B", metric.b.values, metric.b.mean, scale),
+            ("Scores in A", metric.values[0], metric.a.mean, scale),
+            ("Scores in B", metric.values[1], metric.b.mean, scale),
             ("Differences B - A that are not 0", differences, None, (-widest, widest)),
         )
     ]
-    tables = [(title.capitalize(), *_turn_table(turns)) for title, turns in metric.turns()]
+    tables = []
+    for title, turns in metric.turns():
+        cells = [
+            {
+                "row": turn.place,
+                "A": number(turn.a),
+                "B": number(turn.b),
+                "B - A": signed(turn.b - turn.a),
+                "question": turn.question,
+                "answer in A": turn.answer_a,
+                "answer in B": turn.answer_b,
+                "explanation in B": turn.explanation,
+            }
+            for turn in turns
+        ]
+        tables.append((title.capitalize(), *_filled(cells)))
     return anchor, metric, drawings, tables
 
 
-def _turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and the rows of a table of ``turns``, without columns that are empty."""
-    cells = [
-        {
-            "row": turn.place,
-            "A": number(turn.a),
-            "B": number(turn.b),
-            "B - A": signed(turn.b - turn.a),
-            "question": turn.question,
-            "answer in A": turn.answer_a,
-            "answer in B": turn.answer_b,
-            "explanation in B": turn.explanation,
-        }
-        for turn in turns
-    ]
-    columns = [name for name in cells[0] if any(each[name] for each in cells)]
-    return columns, [[each[name] for name in columns] for each in cells]
+def _filled(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Return the names of the columns that are not empty in all rows of ``cells``, and the rows."""
+    names = [name for name in (cells[0] if cells else ()) if any(each[name] for each in cells)]
+    return names, [[each[name] for name in names] for each in cells]

@@ -54,11 +54,16 @@ def test_a_run_that_is_nowhere_lower_passes(values: list[float]) -> None:
     assert difference_verdict(paired([v + 0.1 for v in values], values), drop=0, level=0.4).passed
 
 
+def scored(value: float | None) -> Score:
+    failed: dict[str, Any] = {"status": "undefined", "reason": "no_claims"}
+    return Score(name="m", value=value, **({} if value is not None else failed))
+
+
 def paired(here: Sequence[float | None], there: Sequence[float | None]) -> Pairs:
     return Pairs(
         name="m",
         pairs=[
-            (Entry(i, "", a, None, ""), Entry(i, "", b, None, ""))
+            (Entry(i, "", scored(a)), Entry(i, "", scored(b)))
             for i, (a, b) in enumerate(zip(here, there, strict=True))
         ],
     )
