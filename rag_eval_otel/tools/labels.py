@@ -1,19 +1,16 @@
-"""Read scores and human labels from the rows of a table, or join scores with people's feedback."""
+"""Read scores and human labels from the rows of a table."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.tools.rows import FeedbackRow, Row, UnscoredTurn
 from rag_eval_otel.tools.scores import metric_cells, metric_names
-from rag_eval_otel.types import Score
 
 Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
 Cells: TypeAlias = Mapping[str, Any]
@@ -131,82 +128,3 @@ def _number(value: object, *, where: str, accepted: str = "a number") -> float |
     if isinstance(plain, bool) or not isinstance(plain, int | float) or math.isinf(plain):
         raise ConfigError(f"{where} must be {accepted}, not {value!r:.40}")
     return None if math.isnan(plain) else float(plain)
-
-
-Measured: TypeAlias = "tuple[str, str]"
-"""The name of a metric, and the version of its scores."""
-
-
-def rated(
-    rows: Iterable[Row | UnscoredTurn],
-    feedback: Iterable[FeedbackRow],
-    *,
-    metric: str | None = None,
-    name: str | None = None,
-) -> tuple[dict[Measured, list[Observation]], list[FeedbackRow]]:
-    """Join scores with ``feedback`` on the same turns; also return feedback on no scored turn.
-
-    Feedback on no span, or on a span that is no turn, is joined if its trace has one scored turn.
-    Of several feedbacks on a turn with one name, the last counts. Feedback that is named like a
-    metric is about this metric only. ``metric`` and ``name`` choose a metric and the feedback of
-    one name.
-    """
-    unscored: set[str] = set()
-    scored: defaultdict[str, list[Score]] = defaultdict(list)
-    for row in rows:
-        if isinstance(row, UnscoredTurn):
-            unscored.add(_plain(row.turn))
-        else:
-            scored[_plain(row.turn or row.trace) or row.place] += [
-                score
-                for score in row.scores
-                if score.value is not None and metric in {None, score.name}
-            ]
-    metrics = {score.name for scores in scored.values() for score in scores}
-    said = _chosen(feedback, name, metrics)
-    by_trace: defaultdict[str, list[str]] = defaultdict(list)
-    for turn in scored:
-        by_trace[turn.partition("/")[0]].append(turn)
-    labels: dict[tuple[str, str], float | None] = {}
-    unmatched = []
-    for each in said:
-        turns = [turn for turn in [_plain(each.turn)] if turn in scored or turn in unscored]
-        turns = turns or by_trace[_plain(each.trace)]
-        if len(turns) == 1 and turns[0] in scored:
-            about = each.name if each.name in metrics else ""
-            labels[turns[0], about] = _label(each.score, where=each.place)
-        else:
-            unmatched.append(each)
-    if not labels:
-        raise ConfigError(
-            f"no feedback is on a scored turn; {said[0].place} is on"
-            f" {said[0].turn or said[0].trace!r}, and the ids of scored turns look like"
-            f" {next(iter(scored), 'none')!r}"
-            if said
-            else f"there is no feedback of the name {name}"
-        )
-    observed: defaultdict[Measured, list[Observation]] = defaultdict(list)
-    for turn, scores in scored.items():
-        for score in scores:
-            label = labels.get((turn, score.name), labels.get((turn, "")))
-            observed[score.name, score.version].append(Observation(score=score.value, label=label))
-    return dict(observed), unmatched
-
-
-def _chosen(
-    feedback: Iterable[FeedbackRow], name: str | None, metrics: Collection[str]
-) -> list[FeedbackRow]:
-    """Return the feedback called ``name``, the newest last, which must be of one name if None."""
-    chosen = [each for each in feedback if name in {None, each.name}]
-    names = {each.name for each in chosen} - set(metrics)
-    if name is None and len(names) > 1:
-        raise ConfigError(
-            f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
-        )
-    has_times = all(each.time is not None for each in chosen)
-    return sorted(chosen, key=lambda each: each.time or 0.0) if has_times else chosen
-
-
-def _plain(turn: str) -> str:
-    """Return the id of a turn or trace so that ids in capitals or written as UUIDs are equal."""
-    return turn.strip().lower().replace("-", "")

@@ -137,24 +137,11 @@ def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedbackRow:
-    """What a person, ``name``, said about one turn; ``turn`` and ``trace`` are as in `Row`."""
-
-    score: object
-    turn: str = ""
-    trace: str = ""
-    name: str = "user"
-    place: str = ""
-    time: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnscoredTurn:
     """A turn whose span was exported without scores, with its ``rag.evaluation.status``."""
 
     service: str
     status: str
-    turn: str = field(default="", compare=False)
 
 
 ScoreRecord: TypeAlias = "Row | UnscoredTurn"

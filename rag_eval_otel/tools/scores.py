@@ -1,9 +1,9 @@
-"""Read scores or feedback from a file: a table, or OTLP JSON of a collector's file exporter."""
+"""Read scores from a file: a table, or OTLP JSON of a collector's file exporter."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
@@ -15,7 +15,6 @@ from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.files import source_of
 from rag_eval_otel.tools.rows import (
     LEAVES,
-    FeedbackRow,
     Row,
     ScoreRecord,
     UnscoredTurn,
@@ -41,63 +40,30 @@ def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecor
     """
     columns: dict[str, None] = {}
     turns, is_empty = _Turns(), True
-
-    def records(message: Message, _: str) -> Iterable[ScoreRecord]:
-        if _is_otlp(message):
-            return _otlp_records(message, turns, metric=metric)
-        return _table_row(message, turns.number(), path=path, metric=metric)
-
-    for message, record in _records(path, records):
+    is_json = path.suffix.lower() == ".json"
+    messages: Iterable[Any] = (
+        read_json_messages(path) if is_json else (cells for _, cells in source_of(path).rows())
+    )
+    for message in messages:
         columns.update(dict.fromkeys(map(str, message)))
-        if record is not None:
-            is_empty = is_empty and not isinstance(record, Row)
-            yield record
+        try:
+            records: Iterator[ScoreRecord] = (
+                _otlp_records(message, turns, metric=metric)
+                if _is_otlp(message)
+                else _table_row(message, turns.number(), path=path, metric=metric)
+            )
+            for record in records:
+                is_empty = is_empty and not isinstance(record, Row)
+                yield record
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path}: is not OTLP JSON: {error!r}") from error
     if is_empty:
         raise ConfigError(
             f"{path} has no scores{f' of {metric}' if metric else ''}; use score, scores, or a"
             f" column named by --metric. Found: {', '.join(columns) or 'nothing'}"
         )
-
-
-def read_feedback(path: Path) -> Iterator[FeedbackRow]:
-    """Yield the feedback of people in the file ``path``, OTLP JSON or a table.
-
-    A row of a table has ``score`` (or ``value``, ``rating``, ``feedback`` or ``label``), the ids of
-    the turn (``trace_id``, perhaps with ``span_id``; ``turn_id`` or ``id``; or ``row`` with
-    ``sample``), and perhaps ``name`` and a time. Raises `ConfigError` if the file cannot be read,
-    if a row lacks a score or an id, or if there is no feedback.
-    """
-    is_empty = True
-
-    def records(message: Message, place: str) -> Iterable[FeedbackRow]:
-        return _otlp_feedback(message) if _is_otlp(message) else [_feedback_row(message, place)]
-
-    for _, feedback in _records(path, records):
-        if feedback is not None:
-            is_empty = False
-            yield feedback
-    if is_empty:
-        raise ConfigError(
-            f"{path} has no feedback; it needs events of record_feedback(), or rows with a score"
-        )
-
-
-def _records(
-    path: Path, read: Callable[[Message, str], Iterable[T]]
-) -> Iterator[tuple[Message, T | None]]:
-    """Yield each row or OTLP message of ``path``, once with None, and with each of its records."""
-    is_json = path.suffix.lower() == ".json"
-    messages: Iterable[Any] = (
-        read_json_messages(path) if is_json else (cells for _, cells in source_of(path).rows())
-    )
-    for index, message in enumerate(messages):
-        yield message, None
-        try:
-            yield from ((message, record) for record in read(message, f"{path}, row {index}"))
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path}: is not OTLP JSON: {error!r}") from error
 
 
 def _is_otlp(message: Message) -> bool:
@@ -108,7 +74,6 @@ _METRIC_COLUMNS: Final = (".status", ".normalized", ".version", ".score", ".huma
 """The endings of columns such as ``<metric>.status``, from which a metric is recognised."""
 
 _PROBABILITIES: Final = ("sampling_probability", semconv.EVALUATION_SAMPLING_PROBABILITY)
-_RATINGS: Final = ("score", "value", "rating", "feedback", "label")
 
 
 def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) -> Iterator[Row]:
@@ -138,27 +103,6 @@ def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) ->
         turn=_turn(cells, path),
         # The text of the question comes before ``id``, as scores of `evaluate` have no ``id``.
         question_id=_id(cells.get("question_id")) or question_id or _id(cells.get("id")),
-    )
-
-
-def _feedback_row(cells: Message, place: str) -> FeedbackRow:
-    score = _first(map(cells.get, _RATINGS))
-    if score is None:
-        raise ConfigError(
-            f"{place} has no {', '.join(_RATINGS[:-1])} or {_RATINGS[-1]}: {', '.join(cells)}"
-        )
-    trace, turn = _id(cells.get("trace_id")), _turn(cells, Path())
-    if not (trace or turn):
-        raise ConfigError(
-            f"{place} has no trace_id, turn_id, id, or row with sample: {', '.join(cells)}"
-        )
-    return FeedbackRow(
-        score=score,
-        turn=turn,
-        trace=trace,
-        name=str(cells.get("name") or "user"),
-        place=place,
-        time=moment(cells.get("time", cells.get("timestamp"))),
     )
 
 
@@ -293,8 +237,7 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
             evaluations = [*(_on_span if is_span else _in_event)(part, attributes)]
             status = text(attributes.get(semconv.EVALUATION_STATUS)) if is_span else None
             if not evaluations and status is not None:
-                turn_id = f"{ids['trace']}/{ids['span']}"
-                yield UnscoredTurn(service=service, status=status, turn=turn_id)
+                yield UnscoredTurn(service=service, status=status)
             turn = turns.number(ids["trace"], ids["span"]) if evaluations else 0
             for evaluation in evaluations:
                 scores = tuple(
@@ -385,23 +328,3 @@ def _in_event(record: Message, attributes: Message) -> Iterator[Evaluation]:
             judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
             sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
         )
-
-
-def _otlp_feedback(message: Message) -> Iterator[FeedbackRow]:
-    """Yield the feedback in events, and in attributes of spans that it reached in time."""
-    scores: list[tuple[Message, str, Any]] = []
-    for _, record in _parts(message, _LOGS):
-        attributes = _attributes(record)
-        if semconv.EVALUATION_ANNOTATOR in attributes:
-            name = str(attributes.get(semconv.GEN_AI_EVALUATION_NAME, ""))
-            score = attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE)
-            scores.append((record, name, score))
-    for _, span in _parts(message, _SPANS):
-        for key, value in _attributes(span).items():
-            name = key.removeprefix(semconv.FEEDBACK_PREFIX).removesuffix(f".{semconv.LEAF_SCORE}")
-            if key == semconv.feedback_attribute(name, semconv.LEAF_SCORE):
-                scores.append((span, name, value))
-    for part, name, score in scores:
-        ids = _ids(part)
-        del ids["span"]
-        yield FeedbackRow(score=score, name=name, **ids)

@@ -154,7 +154,6 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
         (["a.jsonl", "--built-in"], "name a FILE with human labels, or --built-in"),
         (["a.jsonl", "--form", "full"], "--form needs --built-in"),
         (["a.jsonl", "--prices", "p.json"], "--prices needs --built-in"),
-        (["a.jsonl", "--feedback-name", "user"], "--feedback-name needs --feedback FILE"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

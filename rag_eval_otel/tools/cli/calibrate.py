@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -24,12 +23,9 @@ from rag_eval_otel.tools.calibrate import (
 )
 from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
 from rag_eval_otel.tools.files import source_of, write_whole
-from rag_eval_otel.tools.labels import Observation, observations, rated
-from rag_eval_otel.tools.rows import FeedbackRow
-from rag_eval_otel.tools.scores import read_feedback, read_scores
+from rag_eval_otel.tools.labels import observations
 from rag_eval_otel.types import Form
 
-_GOOD = 0.5
 _FORMS: Mapping[str, tuple[Form, ...]] = {
     "both": ("short", "full"),
     "short": ("short",),
@@ -47,9 +43,6 @@ these errors. FILE is .jsonl, .csv or .parquet, each row one of
   {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}
   {"faithfulness": 0.8, "faithfulness.human": 1}
   what `rag-eval-otel evaluate --output` wrote, with <metric>.human or human added
-
-With --feedback, the labels are the feedback of people on the same turns, and FILE may also be OTLP
-JSON from the OpenTelemetry Collector. docs/feedback.md says more.
 
 With --built-in, a judge is asked about 84 cases with known verdicts, in six languages, with the
 real prompts: numbers, negations, half-supported and over-long answers, refusals, contexts without
@@ -70,11 +63,6 @@ def _share(text: str) -> float:
 
 _OPTIONS: Options = {
     "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
-    "--feedback FILE": (
-        "feedback of people: OTLP JSON, or a table with trace_id and score",
-        {"type": Path},
-    ),
-    "--feedback-name NAME": ("only the feedback of this name", {}),
     "--metric NAME": ("only this metric", {}),
     "--threshold": ("lowest score that passes (default: the metric's own)", {"type": float}),
     "--label-threshold": (
@@ -113,40 +101,19 @@ def run(options: argparse.Namespace) -> int:
     _check_usage(options)
     if options.built_in:
         return _run_on_built_in_cases(options)
-    unmatched: list[FeedbackRow] = []
-    if options.feedback is None:
-        rows = source_of(options.file).rows()
-        seen = {(name, ""): o for name, o in observations(rows, metric=options.metric).items()}
-    else:
-        seen, unmatched = rated(
-            read_scores(Path(options.file)),
-            read_feedback(options.feedback),
-            metric=options.metric,
-            name=options.feedback_name,
-        )
-    counts = Counter(name for name, _ in seen)
+    seen = observations(source_of(options.file).rows(), metric=options.metric)
     calibrations = [
         calibration_of(
             observed,
             threshold=_threshold(name, options),
-            label_threshold=_passing_label(observed, options),
-            metric=f"{name} {version}" if counts[name] > 1 else name,
+            label_threshold=options.label_threshold,
+            metric=name,
         )
-        for (name, version), observed in seen.items()
+        for name, observed in seen.items()
     ]
     results = [calibration.to_dict() for calibration in calibrations]
     print_result(options, results, "\n\n".join(map(repr, calibrations)))
-    if unmatched:
-        sys.stderr.write(
-            f"rag-eval-otel: {len(unmatched)} feedback on turns without scores was left out"
-            f" (the first: {unmatched[0].place})\n"
-        )
     if options.write is not None:
-        if mixed := [name for name, versions in counts.items() if versions > 1]:
-            raise ConfigError(
-                f"--write {options.write}: a metric has one threshold, and FILE has scores of"
-                f" several versions of {', '.join(mixed)}; pass the scores of one version"
-            )
         _write(options.write, calibrations)
     return 0
 
@@ -184,8 +151,6 @@ def _check_usage(options: argparse.Namespace) -> None:
         msg = "name a FILE with human labels, or --built-in to check a judge"
     elif of_judge and not options.built_in:
         msg = f"--{of_judge[0].removeprefix('reply_')} needs --built-in"
-    elif options.feedback is None and options.feedback_name:
-        msg = "--feedback-name needs --feedback FILE"
     if msg:
         raise ConfigError(msg)
 
@@ -195,13 +160,6 @@ def _threshold(name: str, options: argparse.Namespace) -> float | None:
     metric = METRICS[name]() if options.threshold is None and name in METRICS else None
     threshold: float | None = getattr(metric, "threshold", options.threshold)
     return threshold
-
-
-def _passing_label(seen: Iterable[Observation], options: argparse.Namespace) -> float | None:
-    """Return ``--label-threshold``, or else 0.5 for feedback as `record_feedback` takes it."""
-    is_unit = all(0 <= each.label <= 1 for each in seen if each.label is not None)
-    is_plain = options.feedback is not None and options.label_threshold is None and is_unit
-    return _GOOD if is_plain else options.label_threshold
 
 
 def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
