@@ -30,7 +30,7 @@ from rag_eval_otel.tools.agreement import (
     proportion,
     spearman,
 )
-from rag_eval_otel.tools.labels import Observation, observe
+from rag_eval_otel.tools.labels import Observation, parsed
 from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Usage
 
 _AGREEMENT = ("kappa", "spearman", "auroc", "accuracy", "sensitivity", "specificity")
@@ -150,8 +150,14 @@ def calibrate(
         raise ConfigError(
             f"{len(columns[0])} scores for {len(columns[1])} labels; pass None for a row without"
         )
-    pairs = enumerate(zip(*columns, strict=True))
-    seen = [observe(score, label, where=f"row {row}") for row, (score, label) in pairs]
+    numbers = [
+        [parsed(value, where=f"row {row}: the {what}") for row, value in enumerate(column)]
+        for what, column in zip(("score", "label"), columns, strict=True)
+    ]
+    seen = [
+        Observation(score=score, label=label, status="undefined" if score is None else "ok")
+        for score, label in zip(*numbers, strict=True)
+    ]
     return calibration_of(seen, threshold=threshold, label_threshold=label_threshold, metric=metric)
 
 

@@ -89,7 +89,7 @@ def test_without_a_threshold_there_is_no_pass_or_fail() -> None:
     ("scores", "labels", "options", "message"),
     [
         ([1], [1, 0], {}, "1 scores for 2 labels"),
-        ([1, "x"], [1, 0], {}, "row 1: the score must be a number, not 'x'"),
+        ([1, "x"], [1, 0], {}, r"row 1: the score must be .* a number, not 'x'"),
         ([1], ["fine"], {}, "row 0: the label must be pass or fail"),
         ([1], [1], {"threshold": math.nan}, "threshold must be a finite number"),
         ([1], [1], {"label_threshold": math.inf}, "label_threshold must be a finite number"),
@@ -129,7 +129,7 @@ def test_command_prints_a_table(labelled: Path, capsys: pytest.CaptureFixture[st
     first, second = capsys.readouterr().out.split("\n\n")
     assert first.splitlines()[:4] == [
         "faithfulness  (95% intervals in brackets)",
-        "  rows                  3 labelled, 1 without a label, 1 without a score (1 missing)",
+        "  rows                  3 labelled, 1 without a label, 1 without a score (1 undefined)",
         "  passes                score from 0.5, label from 1",
         "  kappa                 1.000",
     ]

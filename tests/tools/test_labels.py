@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.types import Evaluation, Sample, Score
 
 
-def read(*rows: dict[str, Any], metric: str | None = None) -> dict[str, list[Observation]]:
+def read(*rows: dict[str, Any], metric: str | None = None) -> Mapping[str, Sequence[Observation]]:
     return observations(((f"row {n}", row) for n, row in enumerate(rows)), metric=metric)
 
 
@@ -55,9 +56,10 @@ def test_labels_are_read_in_all_forms(label: object, expected: float | None) -> 
     [
         ({"score": 0.8, "label": 1}, seen(0.8, 1.0)),
         ({"score": "0.8", "label": "1"}, seen(0.8, 1.0)),
-        ({"score": None, "label": 1}, seen(None, 1.0, "missing")),
-        ({"score": "", "label": 1}, seen(None, 1.0, "missing")),
-        ({"score": math.nan, "label": 1}, seen(None, 1.0, "missing")),
+        ({"score": None, "label": 1}, seen(None, 1.0, "undefined")),
+        ({"score": "", "label": 1}, seen(None, 1.0, "undefined")),
+        ({"score": math.nan, "label": 1}, seen(None, 1.0, "undefined")),
+        ({"score": "high", "label": 1}, seen(None, 1.0, "undefined")),
         ({"score": None, "label": 1, "status": "error"}, seen(None, 1.0, "error")),
         ({"score": 0.0, "label": 1, "status": "undefined"}, seen(None, 1.0, "undefined")),
         ({"score": 0.8, "human": "pass", "label": "fail"}, seen(0.8, 1.0)),
@@ -92,14 +94,12 @@ def test_evaluated_row_is_read_with_a_human_label(form: str) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"score": "high", "label": 1}, r"row 1, score: the score must be a number, not 'high'"),
-        ({"score": True, "label": 1}, "the score must be a number, not True"),
-        ({"score": math.inf, "label": 1}, "the score must be a number, not inf"),
-        ({"score": [1], "label": 1}, "the score must be a number"),
-        ({"score": 1, "label": "good"}, r"the label must be pass or fail, .* not 'good'"),
+        (
+            {"score": 1, "label": "good"},
+            r"row 1, score: the label must be .* not 'good'",
+        ),
         ({"score": 1, "label": {"a": 1}}, "the label must be pass or fail"),
-        ({"scores": 1, "label": 1}, "row 1: scores must be an object by metric, not 1"),
-        ({"scores": {"a": 1}, "labels": 1}, "row 1: labels must be an object by metric, not 1"),
+        ({"score": 1, "label": math.inf}, "the label must be pass or fail"),
     ],
 )
 def test_unreadable_cell_is_an_error(row: dict[str, Any], message: str) -> None:
@@ -110,9 +110,9 @@ def test_unreadable_cell_is_an_error(row: dict[str, Any], message: str) -> None:
 
 def test_rows_without_a_metric_are_refused() -> None:
     """The error for no rows, no metric, or not the metric asked for lists what was found."""
-    with pytest.raises(ConfigError, match="there are no rows"):
+    with pytest.raises(ConfigError, match=r"any metric .* Columns found: none"):
         read()
     with pytest.raises(ConfigError, match=r"any metric .* Columns found: answer, human"):
         read({"answer": "a", "human": 1})
-    with pytest.raises(ConfigError, match=r"no scores of recall .* Metrics found: faithfulness"):
+    with pytest.raises(ConfigError, match=r"no scores of recall .* Columns found: faithfulness"):
         read({"faithfulness": 1, "faithfulness.human": 1}, metric="recall")
