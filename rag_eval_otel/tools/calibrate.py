@@ -9,15 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.errors import ConfigError, UnparsableReplyError
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.tasks import Judge, Task
+from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.tools.agreement import (
     Confusion,
@@ -31,7 +30,7 @@ from rag_eval_otel.tools.agreement import (
     spearman,
 )
 from rag_eval_otel.tools.labels import Observation, parsed
-from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Usage
+from rag_eval_otel.types import Evaluation, Form, Sample, Usage
 
 _AGREEMENT = ("kappa", "spearman", "auroc", "accuracy", "sensitivity", "specificity")
 _BINARY = ("kappa", "accuracy", "sensitivity", "specificity")
@@ -303,31 +302,12 @@ _ABOUT = {
 """The subjects to which the replies of a task belong, if not to all."""
 
 
-class _TimedJudge:
-    """Measure the time of each request to a judge, and count the judge's unusable replies."""
-
-    def __init__(self, judge: Judge) -> None:
-        self.model = judge.model
-        self.seconds: list[float] = []
-        self.parts = 0
-        self.unusable = 0
-        self._judge = judge
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        started = perf_counter()
-        replies = await self._judge.reply(tasks)
-        self.seconds.append(perf_counter() - started)
-        self.parts += len(replies.parts)
-        self.unusable += sum(isinstance(part, UnparsableReplyError) for part in replies.parts)
-        return replies
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """How often a judge is right, in one form of the metrics, by task, subject and language.
 
-    ``unusable`` of the ``replies`` cannot be read. ``seconds`` has the median and the 95th
-    percentile of the request times, ``cost`` the price of 1,000 turns, if it is known.
+    ``cost_of_1000_turns`` is None if the price is not known. ``errors`` counts failed scores, and
+    those for which the judge gave no usable reply.
     """
 
     form: Form
@@ -336,11 +316,8 @@ class Check:
     tasks: Mapping[str, Figure]
     subjects: Mapping[str, Figure]
     languages: Mapping[str, Figure]
-    replies: int
-    unusable: int
     usage: Usage
-    seconds: tuple[float, float]
-    cost: float | None
+    cost_of_1000_turns: float | None
     errors: Mapping[str, int] = field(default_factory=dict)
 
     def below(self, bound: float) -> list[str]:
@@ -354,22 +331,10 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a dict for JSON."""
-        median, late = self.seconds
-        return {
-            "form": self.form,
-            "model": self.model,
-            "cases": self.cases,
-            **{
-                name: {key: share.to_dict() for key, share in getattr(self, name).items()}
-                for name in ("tasks", "subjects", "languages")
-            },
-            "replies": self.replies,
-            "unusable": self.unusable,
-            "errors": dict(self.errors),
-            **asdict(self.usage),
-            "seconds": {"median": median, "p95": late},
-            "cost_of_1000_turns": self.cost,
-        }
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "usage"}
+        for name in ("tasks", "subjects", "languages"):
+            fields[name] = {key: share.to_dict() for key, share in fields[name].items()}
+        return {**fields, **asdict(self.usage)}
 
 
 async def check_judge(
@@ -385,18 +350,17 @@ async def check_judge(
 
     ``form`` says how an answer is broken up into claims (see `SETS`).
     """
-    asked = cases or built_in_cases()
-    timed, semaphore = _TimedJudge(judge), asyncio.Semaphore(concurrency)
+    asked, semaphore = cases or built_in_cases(), asyncio.Semaphore(concurrency)
 
     async def scored(case: Case) -> Evaluation:
         async with semaphore:
             return await aevaluate(
-                case.sample, [SETS[form]], judge=timed, embedder=HashingEmbedder(), timeout=timeout
+                case.sample, [SETS[form]], judge=judge, embedder=HashingEmbedder(), timeout=timeout
             )
 
     evaluations = await asyncio.gather(*map(scored, asked))
     usage = sum((each.usage for each in evaluations), Usage())
-    model = next((each.judge for each in evaluations if each.judge), timed.model)
+    model = next((each.judge for each in evaluations if each.judge), judge.model)
     cost = prices.cost(model, usage)
     replies = [
         (case, task, is_right)
@@ -408,7 +372,8 @@ async def check_judge(
         for case, task, right in replies
         if task not in _ABOUT or case.about in _ABOUT[task]
     ]
-    failed = Counter(s.reason or "" for e in evaluations for s in e.scores if s.status == "error")
+    lacking = (score for each in evaluations for score in each.scores if score.value is None)
+    failed = Counter(score.reason or "" for score in lacking if score.reason != "no_claims")
     return Check(
         form=form,
         model=model,
@@ -416,11 +381,8 @@ async def check_judge(
         tasks=_shares((task, right) for _, task, right in replies),
         subjects=_shares((case.about, right) for case, right in relevant),
         languages=_shares((case.language, right) for case, right in relevant),
-        replies=timed.parts,
-        unusable=timed.unusable,
         usage=usage,
-        seconds=tuple(np.percentile(timed.seconds or [0.0], (50, 95)).tolist()),
-        cost=None if cost is None else cost / len(asked) * _TURNS,
+        cost_of_1000_turns=None if cost is None else cost / len(asked) * _TURNS,
         errors=dict(sorted(failed.items())),
     )
 
@@ -441,17 +403,14 @@ def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
         rows += [(f"  {name}", *(str(column[name]) for column in columns)) for name in columns[0]]
         rows.append(("",))
     for name, text in {
-        "unusable replies": "{0.unusable} of {0.replies}",
         "requests": "{0.usage.judge_requests}",
         "prompt tokens (cached)": "{0.usage.prompt_tokens} ({0.usage.cached_tokens})",
         "reply tokens": "{0.usage.completion_tokens}",
-        "seconds, median and p95": "{0.seconds[0]:.2f}, {0.seconds[1]:.2f}",
     }.items():
         rows.append((name, *(text.format(check) for check in checks)))
-    known = [
-        f"{c.cost:.2f} {currency}" if c.cost is not None else "price not known" for c in checks
-    ]
-    rows.append(("1,000 turns", *known))
+    costs = [check.cost_of_1000_turns for check in checks]
+    priced = ["price not known" if cost is None else f"{cost:.2f} {currency}" for cost in costs]
+    rows.append(("1,000 turns", *priced))
     lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]
     for name, *cells in rows:
         lines.append(f"{name:<28}{''.join(f'{cell:<26}' for cell in cells)}".rstrip())

@@ -224,7 +224,6 @@ def _values(target: Target) -> dict[str, Any]:
         "traces": target.traces.replace(
             "{service}", "{{ $labels.service_name | urlquery }}"
         ).replace("{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"),
-        "change": _change(),
     }
 
 
@@ -245,25 +244,6 @@ def _advisory(target: Target) -> str:
     asking = {name for name, make in METRICS.items() if kinds_of(make())}
     named = "|".join(sorted(asking - LexicalJudge.label_metrics))
     return f'rag_evaluation_judge="{LexicalJudge.model}",gen_ai_evaluation_name=~"{named}"'
-
-
-def _change() -> str:
-    ratio, mean = "rag_evaluation:bad_ratio:%s", "rag_evaluation:mean:%s"
-    return (
-        f"Bad answers: {_query(ratio % '30m', 'humanizePercentage')} in the last 30 minutes,"
-        f" {_query(ratio % '1d', 'humanizePercentage', '30m')} in the day before."
-        f" Mean score: {_query(mean % '30m', 'printf `%.2f`')},"
-        f" {_query(mean % '1d', 'printf `%.2f`', '30m')} before."
-    )
-
-
-def _query(record: str, form: str, offset: str = "") -> str:
-    """Return a Prometheus template that shows a recorded value for the metric of an alert."""
-    query = f"{record}{{gen_ai_evaluation_name=%q,service_name=%q}}"
-    query += f" offset {offset}" if offset else ""
-    labels = "$labels.gen_ai_evaluation_name $labels.service_name"
-    found = f"{{{{ . | first | value | {form} }}}}"
-    return f"{{{{ with printf `{query}` {labels} | query }}}}{found}{{{{ else }}}}?{{{{ end }}}}"
 
 
 DESCRIPTION = """\

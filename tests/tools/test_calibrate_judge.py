@@ -135,7 +135,7 @@ def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> 
         assert {task: share["value"] for task, share in check["tasks"].items()} == dict.fromkeys(
             TASKS, 1.0
         )
-        assert (check["unusable"], check["errors"], check["below"]) == (0, {}, [])
+        assert (check["errors"], check["below"]) == ({}, [])
         assert check["weak"] == []
         assert check["tasks"]["faithfulness"]["low"] > 0.95
         assert check["cost_of_1000_turns"] > 0
@@ -164,10 +164,7 @@ def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> Non
     """All replies are unusable, nothing is right, and the output says so."""
     status, out = run(capsys, lambda _: "Well, it depends.", "--form", "short")
     assert status == 1
-    found = re.search(r"unusable replies +(\d+) of (\d+)", out)
-    assert found
-    assert found[1] == found[2] != "0"
-
+    assert re.search(r"short: failed scores: \d+ unparsable", out)
     assert re.search(r"faithfulness +0\.000 ", out)
 
 
@@ -178,7 +175,7 @@ def test_offline_judge_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None
     (short, full) = json.loads(capsys.readouterr().out)["checks"]
     for check in (short, full):
         assert check["model"] == "lexical"
-        assert (check["judge_requests"], check["completion_tokens"], check["unusable"]) == (0, 0, 0)
+        assert (check["judge_requests"], check["completion_tokens"]) == (0, 0)
         assert check["cost_of_1000_turns"] is None
         assert check["tasks"]["faithfulness"]["value"] > 0.6
     shares = [one["value"] for check in (short, full) for one in check["tasks"].values()]
@@ -205,7 +202,7 @@ def test_single_unusable_part_is_counted() -> None:
 
     one = [case for case in CASES if case.about == "supported" and len(case.verdicts) == 1][:1]
     check = asyncio.run(check_judge(FakeJudge(answer), form="short", prices=Prices(), cases=one))
-    assert check.unusable == 2  # asked once more
+    assert check.errors == {"unparsable": 1}
     shares = {task: share.value for task, share in check.tasks.items()}
     assert shares == {"faithfulness": 1.0, "groundedness": 0.0, "context relevance": 0.0} | {
         "evasion": 1.0
