@@ -53,27 +53,22 @@ class Confusion:
 
     @property
     def passes(self) -> int:
-        """The number of rows that the human passes."""
         return self.true_pass + self.false_fail
 
     @property
     def fails(self) -> int:
-        """The number of rows that the human fails."""
         return self.true_fail + self.false_pass
 
     @property
     def sensitivity(self) -> Figure:
-        """The fraction of the human's passes that the metric passes too."""
         return proportion(self.true_pass, self.passes, none="no row is labelled pass")
 
     @property
     def specificity(self) -> Figure:
-        """The fraction of the human's fails that the metric fails too."""
         return proportion(self.true_fail, self.fails, none="no row is labelled fail")
 
     @property
     def accuracy(self) -> Figure:
-        """The fraction of rows on which the metric and the human agree."""
         return proportion(self.true_pass + self.true_fail, self.passes + self.fails)
 
     @property
@@ -103,7 +98,6 @@ class Confusion:
 
 
 def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
-    """Count the rows by the pass or fail of the metric and that of the human."""
     return Confusion(
         true_pass=int(np.sum(decisions & truths)),
         false_pass=int(np.sum(decisions & ~truths)),
@@ -113,7 +107,6 @@ def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
 
 
 def proportion(successes: int, n: int, *, none: str = "no rows") -> Figure:
-    """Return ``successes / n`` with Wilson's score interval; ``none`` is the reason if n is 0."""
     if not n:
         return Figure(reason=none)
     return Figure(value=successes / n, interval=wilson(successes, n))
@@ -180,7 +173,6 @@ _STEPS = 60  # steps of bisection: the error is 2**-60 of the unit interval
 
 
 def _on_fishers_scale(value: float, error: float) -> Interval:
-    """Return the interval of ``value``, whose inverse tanh has the standard error ``error``."""
     centre, half = math.atanh(value), Z * error
     return math.tanh(centre - half), math.tanh(centre + half)
 
@@ -231,7 +223,6 @@ def auroc(scores: Numbers, truths: Truths) -> Figure:
 
 
 def _one_class(passes: int, fails: int) -> str:
-    """Return why scores cannot be compared with labels that are not of both classes."""
     if not (passes or fails):
         return "no rows with both a score and a label"
     return f"all labels are {'pass' if passes else 'fail'}; both are needed"
@@ -263,7 +254,6 @@ class ThresholdFit:
     cross_validated: Figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the three figures as a dict for JSON."""
         return {name: getattr(self, name).to_dict() for name in self.__slots__}
 
 
@@ -307,7 +297,6 @@ def _best(scores: Numbers, truths: Truths) -> tuple[float, float]:
 
 
 def _trial(scores: Numbers, truths: Truths, folds: int, draw: np.random.Generator) -> Confusion:
-    """Decide each row with a threshold chosen on the rows of the other folds."""
     fold_of = np.empty(len(truths), dtype=int)
     for part in (truths, ~truths):
         fold_of[part] = draw.permutation(int(np.sum(part))) % folds

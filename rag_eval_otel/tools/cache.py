@@ -98,7 +98,6 @@ class ScoreCache:
 
 @contextmanager
 def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[ScoreCache | None]:
-    """Open or create the score cache at ``path``; without a path, there is none."""
     if path is None:
         yield None
         return
@@ -117,7 +116,6 @@ def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[Score
 
 @contextmanager
 def _cache_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of damaged content at ``path`` into a `ConfigError`."""
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError) as error:

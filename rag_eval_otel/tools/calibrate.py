@@ -75,7 +75,6 @@ class Calibration:
     corrected_rate: Figure
 
     def __repr__(self) -> str:
-        """Return the figures as a table."""
         return "\n  ".join(
             [
                 f"{self.metric}  (95% intervals in brackets)",
@@ -117,7 +116,6 @@ class Calibration:
             reasons |= {figure.reason} - {""}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures as a dict for JSON."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["confusion"] = None if self.confusion is None else asdict(self.confusion)
         return {n: v.to_dict() if hasattr(v, "to_dict") else v for n, v in values.items()}
@@ -252,7 +250,6 @@ class Case:
 
 
 def built_in_cases() -> tuple[Case, ...]:
-    """Return the cases in the file ``judge_cases.json``."""
     text = (files("rag_eval_otel.tools") / "judge_cases.json").read_text(encoding="utf-8")
     seen: set[tuple[str, Sequence[str]]] = set()
     cases = []
@@ -321,7 +318,6 @@ class Check:
     errors: Mapping[str, int] = field(default_factory=dict)
 
     def below(self, bound: float) -> list[str]:
-        """Return the names of the tasks with a fraction of right replies below ``bound``."""
         return [task for task, share in self.tasks.items() if not (share.value or 0) >= bound]
 
     def weak(self, bound: float) -> list[str]:
@@ -330,7 +326,6 @@ class Check:
         return [name for name, share in shares.items() if (share.value or 0) < bound]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as a dict for JSON."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "usage"}
         for name in ("tasks", "subjects", "languages"):
             fields[name] = {key: share.to_dict() for key, share in fields[name].items()}
@@ -395,7 +390,6 @@ def _shares(replies: Iterable[tuple[str, bool]]) -> dict[str, Figure]:
 
 
 def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
-    """Return the results in ``checks`` as a text table with one column for each result."""
     first = checks[0]
     rows = [("right, with 95 % interval", *(check.form for check in checks))]
     for part in ("tasks", "subjects", "languages"):

@@ -72,7 +72,6 @@ class CollectedTurn:
     label: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row of a dataset, which `evaluate` reads as it is."""
         sample = self.sample
         cells = {
             "question": sample.question,
@@ -104,7 +103,6 @@ class Collected:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """Return the numbers in a sentence."""
         parts = [f"{self.samples:,} samples of {self.traces:,} traces"]
         if self.not_chosen:
             parts.append(f"{self.not_chosen:,} traces not in the share")
@@ -119,7 +117,6 @@ class Collected:
 def collect(
     messages: Iterable[Message], selection: Selection, counts: Collected
 ) -> Iterator[CollectedTurn]:
-    """Yield the turns in the spans and log records of ``messages``, trace by trace."""
     recent = RecentTurns()
     with closing(_Spool()) as spool:
         counts.not_chosen = counts.traces = spool.fill(messages, selection)
@@ -253,7 +250,6 @@ def phoenix_messages(
 
 
 def _phoenix_span(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a span of Phoenix in OTLP JSON."""
     has_failed = span.get("status_code") == "ERROR"
     return {
         "traceId": span["context"]["trace_id"],

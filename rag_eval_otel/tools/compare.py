@@ -76,7 +76,6 @@ class ScoredRun:
 
 
 def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> ScoredRun:
-    """Read the scores in the file ``path``; only those of ``metric`` if it is given."""
     run = ScoredRun(name=str(path), texts=texts)
     for record in read_scores(path, metric=metric):
         if isinstance(record, Row):
@@ -97,7 +96,6 @@ class Pairs:
     only_a: int = 0
 
     def changes(self) -> list[tuple[float, Entry, Entry]]:
-        """Return the differences with the scores in B and in A, where both have a number."""
         return [
             (b.score.value - a.score.value, b, a)
             for b, a in self.pairs
@@ -106,17 +104,14 @@ class Pairs:
 
     @property
     def differences(self) -> list[float]:
-        """The score in B minus the score in A, where both have a number."""
         return [difference for difference, _, _ in self.changes()]
 
     @property
     def lost(self) -> int:
-        """The number of questions with a number in A and none in B."""
         return sum(b.score.value is None and a.score.value is not None for b, a in self.pairs)
 
     @property
     def gained(self) -> int:
-        """The number of questions with a number in B and none in A."""
         return sum(b.score.value is not None and a.score.value is None for b, a in self.pairs)
 
     def interval(self, confidence: float = 0.95) -> Range | None:
@@ -168,7 +163,6 @@ def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
 
 
 def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
-    """Return the scores of ``metric`` by question and the number of earlier equal questions."""
     counts: Counter[str] = Counter()
     keyed: dict[tuple[str, int], Entry] = {}
     for entry in run.metrics[metric]:
@@ -201,11 +195,9 @@ class Turn:
 
     @property
     def place(self) -> str:
-        """The row of the turn, or both rows if they differ."""
         return f"row {self.row_b}" + ("" if self.row_a == self.row_b else f" (A: row {self.row_a})")
 
     def __str__(self) -> str:
-        """Return the turn as a line of text."""
         text = f"  {shorten(self.question, _LINE, placeholder='...')}" if self.question else ""
         return f"{self.place}  {self.a:.3f} -> {self.b:.3f}  {signed(self.b - self.a)}{text}"
 
@@ -249,7 +241,6 @@ class MetricChange:
     better: Sequence[Turn] = ()
 
     def cells(self) -> tuple[str, ...]:
-        """Return the line of the metric in the table with `COLUMNS`."""
         return (
             self.name,
             *(number(self.a.mean), number(self.b.mean), signed(self.mean), interval(self.interval)),
@@ -392,7 +383,6 @@ def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricCh
 
 
 def _remarks(pairs: Pairs) -> Iterator[str]:
-    """Yield sentences on rows that are not in the difference, and on versions."""
     if pairs.only_b or pairs.only_a:
         yield f"rows only in A: {pairs.only_a}, only in B: {pairs.only_b}"
     if pairs.lost or pairs.gained:

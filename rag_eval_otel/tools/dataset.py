@@ -144,7 +144,6 @@ class Budget:
                 raise ConfigError(f"Budget.{name} must be a whole number, 0 or more, not {value!r}")
 
     def counted(self) -> RunBudget | None:
-        """Return an object that counts the requests and tokens of one run, or None for no limit."""
         amounts = {"judge requests": self.requests, "tokens": self.tokens}
         limits = [
             Limit(amount=amount, unit=unit, seconds=math.inf)
@@ -239,8 +238,6 @@ async def aevaluate_dataset(
 
 
 def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
-    """Return a blocking version of the coroutine function ``function``, called ``name``."""
-
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return run_now(lambda: function(*args, **kwargs))
@@ -272,7 +269,6 @@ class Run:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the metrics, in their order."""
         return tuple(metric.name for metric in self.measurement.metrics)
 
     async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
@@ -303,7 +299,6 @@ class Run:
 async def _score(
     row: Row, *, measurement: Measurement, cache: ScoreCache | None, stop: _Stop
 ) -> Row:
-    """Score ``row``, without the scores that are in the cache."""
     metrics = measurement.metrics
     try:
         whole = measurement.redactor.sample(row.sample)
@@ -342,7 +337,6 @@ class _Stop:
         self._failed = 0
 
     def count(self, evaluation: Evaluation) -> None:
-        """Count a row with its ``evaluation``, without scores from the cache."""
         usage = evaluation.usage
         errors = [score for score in evaluation.scores if score.status == "error"]
         if evaluation.judge is not None or (usage.embedding_requests and not errors):

@@ -75,7 +75,6 @@ add_options = partial(add_all, options=_OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report, and return 1 if there are problems, else 0."""
     diagnosis = diagnose(os.environ, timeout=options.timeout)
     print_result(options, diagnosis.to_dict(), str(diagnosis))
     return diagnosis.status
@@ -129,7 +128,6 @@ class Diagnosis:
 
 
 def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
-    """Check the settings in ``environ``, and the connections that they name."""
     findings = [*from_variables(environ)]
     config: Config | None = None
     try:
@@ -192,7 +190,6 @@ class Endpoint:
 
     @property
     def server(self) -> str:
-        """The host and port of the endpoint, ``host:port``."""
         return urlsplit(self.url if "://" in self.url else f"//{self.url}").netloc
 
 
@@ -208,7 +205,6 @@ class Answer:
 async def _check(
     config: Config | None, endpoints: Sequence[Endpoint], *, timeout: float
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
-    """Send test requests to the judge and the embedder of ``config``, and to ``endpoints``."""
     # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
     asyncio.get_running_loop().set_default_executor(Workers())
     questions = [] if config is None else _questions(config, timeout=timeout)
@@ -236,7 +232,6 @@ def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Re
 
 
 def _without_retries(model: Any) -> Any:
-    """Return ``model``, a judge or an embedder, so that it sends each request once."""
     endpoint, copied = getattr(model, "endpoint", None), getattr(model, "with_endpoint", None)
     if endpoint is None or copied is None:
         return model
@@ -269,7 +264,6 @@ _CAUSES: Final[Sequence[tuple[type[JudgeError], str]]] = (
 
 
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
-    """Return the OTLP endpoint of each signal that is exported over OTLP."""
     return [
         endpoint_of(signal, _OTLP[name], environ)
         for signal in _SIGNALS
@@ -315,7 +309,6 @@ async def _answer(endpoint: Endpoint, timeout: float) -> Answer:
 
 
 def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
-    """Send an export request without content to ``endpoint``, and return the result."""
     export = _export_over_http if endpoint.protocol == "http" else _export_over_grpc
     try:
         verdict, text = export(endpoint, timeout)
@@ -435,8 +428,6 @@ _LIMITS: Final[Mapping[str, int]] = {
 
 
 def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the problems that the environment variables in ``environ`` show."""
-
     def set_to(names: Iterable[str]) -> str:
         return ", ".join(f"{name}={environ[name]}" for name in names)
 
@@ -464,7 +455,6 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
-    """Yield the problems that the test replies of judge and embedder show."""
     causes: set[str] = set()
     for reply in replies:
         if reply.cause and reply.cause not in causes:
@@ -475,7 +465,6 @@ def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
 
 
 def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
-    """Yield the problems that the test exports to OTLP endpoints show."""
     traces_arrive = any(a.verdict == "ok" and a.endpoint.signal == "traces" for a in answers)
     seen: set[tuple[str, str]] = set()
     for answer in answers:

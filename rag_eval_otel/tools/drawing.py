@@ -62,13 +62,11 @@ class Axis(NamedTuple):
     end: float
 
     def place(self, value: float) -> float:
-        """Return the coordinate of ``value``, at most that of the nearer end of the axis."""
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 1)
 
 
 def ticks(low: float, high: float, *, most: int = _TICKS) -> list[float]:
-    """Return at most ``most`` round numbers from ``low`` to ``high``."""
     if not high > low:
         return [low]
     least = (high - low) / (most - 1)
@@ -92,7 +90,6 @@ def _number(value: float) -> str:
 
 
 def _shape(tag: str, kind: str, inner: str = "", **attributes: object) -> str:
-    """Return an SVG element of the CSS class ``kind``."""
     shown = "".join(
         f' {name.replace("_", "-")}="{round(value, 1) if isinstance(value, float) else value}"'
         for name, value in attributes.items()
@@ -110,7 +107,6 @@ def _path(places: Sequence[Place], kind: str) -> str:
 
 
 def _frame(y: Axis, rows: Iterable[float], x: Axis, columns: Iterable[tuple[float, str]]) -> str:
-    """Return the horizontal lines of the grid, and the labels of both axes."""
     parts = []
     for value in rows:
         at = y.place(value)

@@ -60,7 +60,6 @@ class TraceSender:
         self._waiting = 0
 
     async def send(self, row: Row) -> None:
-        """Add a span with the scores of ``row`` to the batch, and send the batch if it is full."""
         ref = SpanRef(trace_id=self._ids.generate_trace_id(), span_id=self._ids.generate_span_id())
         self._spans.append(self._span(row, ref))
         evaluation = replace(row.evaluation, span=ref)

@@ -179,7 +179,6 @@ Write: TypeAlias = Callable[[Row], object]
 
 
 def check_output(path: Path) -> None:
-    """Raise `ConfigError` if rows cannot be written to ``path``."""
     if path.suffix.lower() not in _FORMATS:
         raise ConfigError(
             f"{path}: cannot write {path.suffix or 'without a suffix'}; use {_SUFFIXES}"
@@ -206,14 +205,12 @@ def writing(
 
 @contextmanager
 def writing_samples(path: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
-    """Give a function that writes one sample, a dict, to ``path``, completely or not at all."""
     with _whole_file(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
         yield lambda cells: file.write(_json_line(cells))
 
 
 @contextmanager
 def _whole_file(path: Path, option: str = "") -> Iterator[Path]:
-    """Give a temporary path, ``<path>.part``, which replaces ``path`` unless there is an error."""
     part = path.with_name(f"{path.name}.part")
     try:
         yield part

@@ -228,7 +228,6 @@ def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
 def _bound_verdict(
     condition: str, bound: float, *, found: float | None, ends: Range | None, **fields: Any
 ) -> Verdict:
-    """Return whether ``found`` is at least ``bound``; without a number it is not."""
     why = fields.pop("why")
     if ends is not None and ends[0] < bound <= ends[1]:
         why += (f"the interval contains {bound:g}: other rows may give the other result",)

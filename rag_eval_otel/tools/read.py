@@ -42,7 +42,6 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The path of the file, or the type of the data, for error messages."""
         return self.source.name
 
     def samples(self) -> Iterator[Sample]:
@@ -61,7 +60,6 @@ class Dataset:
 
     @property
     def origin(self) -> tuple[FurtherColumn, ...]:
-        """The columns that say where turns come from, if the rows were collected from traces."""
         is_collected = _COLLECTED in self.columns
         return tuple(name for name in ORIGIN if name in self.columns) if is_collected else ()
 
@@ -168,7 +166,6 @@ def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, st
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
-    """Raise `ConfigError` unless ``chosen`` maps fields of `Sample` to different columns."""
     for name in chosen:
         if name not in COLUMNS:
             raise ConfigError(
@@ -206,7 +203,6 @@ def sample_of(cells: Any, fields: Mapping[str, str], *, where: str) -> Sample:
 
 
 def is_missing(value: object) -> bool:
-    """Return True if ``value`` is None, NaN, or a missing value of pandas."""
     nan = isinstance(value, float) and math.isnan(value)
     return value is None or nan or type(value).__name__ in {"NAType", "NaTType"}
 
@@ -218,7 +214,6 @@ def _text(value: object) -> str:
 
 
 def _reference(value: object) -> str | None:
-    """Return the reference answer in ``value``, a text or a list of at most one text."""
     if not isinstance(value, list):
         return _text(value)
     if len(value) > 1:
@@ -234,7 +229,6 @@ def _contexts(value: object) -> list[Passage]:
 
 
 def _listed(text: str) -> list[Any]:
-    """Parse ``text`` as a list in JSON or Python syntax, and return the items of the list."""
     bare = text.strip()
     if not (bare.startswith("[") and bare.endswith("]")):
         return [text] if bare else []
@@ -247,7 +241,6 @@ def _listed(text: str) -> list[Any]:
 
 
 def _decoded(value: Any) -> Any:
-    """Parse a text as JSON or as a Python literal; return None if it is neither."""
     if not isinstance(value, str):
         return value
     text = value.strip()

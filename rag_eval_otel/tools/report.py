@@ -116,7 +116,6 @@ class Series:
 
     @property
     def units(self) -> list[float]:
-        """The scores on [0, 1]."""
         return [point.unit for point in self.points]
 
     def lowest(self) -> list[Low]:
@@ -178,11 +177,9 @@ class FileScores:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The names of the services, in the order in which they were first read."""
         return tuple(dict.fromkeys(service for service, _ in self.series))
 
     def __str__(self) -> str:
-        """Return a table of the metrics, and the estimated means of sampled turns."""
         named = {" of ".join(filter(None, key[::-1])): s for key, s in self.series.items()}
         lines = [table(series.tally.summary(name) for name, series in named.items())]
         for name, series in named.items():
@@ -219,7 +216,6 @@ class Line:
 
     @property
     def window(self) -> int:
-        """The number of scores that each running mean covers."""
         return max(20, len(self.at) // 40)
 
     def curve(self) -> Curve:
@@ -240,13 +236,11 @@ class Line:
 
 
 def unit_of(series: Series) -> Unit:
-    """Return ``time`` if every score has a time and the times are not all equal, else ``row``."""
     times = {point.time for point in series.points}
     return "time" if len(times) > 1 and not any(map(math.isnan, times)) else "row"
 
 
 def lines_of(series: Series) -> list[Line]:
-    """Return one `Line` for each version of the metric, at most those with the most scores."""
     unit = unit_of(series)
     versions: defaultdict[str, list[Point]] = defaultdict(list)
     for point in sorted(series.points, key=operator.attrgetter(unit)):
@@ -315,7 +309,6 @@ def axis_of(values: Iterable[float]) -> Range:
 
 @cache
 def _environment() -> Environment:
-    """Return the Jinja environment of all templates. Texts are escaped as HTML."""
     environment = Environment(
         loader=PackageLoader("rag_eval_otel.tools"),
         autoescape=True,
@@ -347,7 +340,6 @@ def _environment() -> Environment:
 
 
 def _render(template: str, **values: Any) -> str:
-    """Fill ``template`` with ``values`` and return the page. Texts in ``values`` are escaped."""
     page = _environment().get_template(template).render(values)
     return _UNPRINTABLE.sub("\ufffd", page)
 
@@ -379,7 +371,6 @@ class Shown:
             )
 
     def url_of(self, row: Row) -> str | None:
-        """Return the address of the trace of ``row``; None if it is not known."""
         if self.trace_url is None or not row.trace:
             return None
         trace, span = (quote(part, safe="") for part in (row.trace, row.span))  # without braces
@@ -387,7 +378,6 @@ class Shown:
 
 
 def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str:  # frozen
-    """Return the HTML page about ``scores``, which were read from the file ``name``."""
     return _render(
         "scores.html",
         title=f"Scores of {name}",
@@ -416,7 +406,6 @@ class _Cell:
 
 
 def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
-    """Return the values of one section of the page, on one metric."""
     values, units = series.tally.values, series.units
     summary, unit, name = series.tally.summary(series.name), unit_of(series), series.name[:120]
     lines = lines_of(series)
@@ -487,7 +476,6 @@ def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """Return the HTML page on ``comparison``: distributions, paired differences, and turns."""
     return _render(
         "compare.html",
         title=f"Scores of {comparison.name_a} and {comparison.name_b}",

@@ -58,12 +58,10 @@ class Row:
     question_id: str = ""
 
     def __getitem__(self, name: str) -> Score:
-        """Return the score called ``name``; a `KeyError` lists the known names."""
         return self.evaluation[name]
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The scores of the row, in the order of the metrics."""
         return self.evaluation.scores
 
     @property
@@ -73,7 +71,6 @@ class Row:
 
     @property
     def failed(self) -> tuple[Score, ...]:
-        """The scores of the row with status ``error``."""
         return tuple(score for score in self.scores if score.status == "error")
 
     def to_dict(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
@@ -127,7 +124,6 @@ class Row:
 
 
 def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> dict[str, type]:
-    """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
     columns: dict[str, type] = dict.fromkeys((*_HEAD, "tokens", "cost", "currency", *further), str)
     columns |= {"row": int, "tokens": int, "cost": float}
     for name in metrics:
@@ -173,7 +169,6 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
 
 
 def sampling_of(value: object) -> Sampling | None:
-    """Return how a turn was chosen, from the probability ``value``; None if there is no value."""
     if value is None or value == "":
         return None
     probability = number(value)
@@ -200,13 +195,11 @@ def question_id_of(sample: Sample) -> str:
 
 
 def digest(*parts: object) -> str:
-    """Return 16 hexadecimal digits of a hash that identifies the content of ``parts``."""
     content = "\0".join(map(repr, parts)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def iso(seconds: float) -> str:
-    """Return the time ``seconds`` after the epoch in ISO 8601, in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
 
 
@@ -228,7 +221,6 @@ def moment(value: Any) -> float | None:
 
 
 def number(value: object) -> float | None:
-    """Convert ``value``, a number or a text, to a finite float; return None if that fails."""
     try:
         converted = float(cast("Any", value))
     except (OverflowError, TypeError, ValueError):
@@ -237,5 +229,4 @@ def number(value: object) -> float | None:
 
 
 def text(value: object) -> str | None:
-    """Return ``value`` if it is a text and not empty, else None."""
     return value if isinstance(value, str) and value else None

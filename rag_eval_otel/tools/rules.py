@@ -96,7 +96,6 @@ class Target:
 
     @property
     def allowed(self) -> float:
-        """The fraction of answers that may be bad, ``1 - slo``."""
         return round(1 - self.slo, 10)
 
     def bound(self, threshold: float) -> float:
@@ -138,7 +137,6 @@ suit targets of 99.9 %; at 90 %, the largest possible multiple is 10.
 
 
 def render(target: Target) -> str:
-    """Return the Prometheus rules that alert if ``target`` is missed, as YAML."""
     environment = Environment(
         loader=PackageLoader("rag_eval_otel.tools"),
         variable_start_string="@{",  # Prometheus has templates of its own: {{ $value }}
@@ -165,7 +163,6 @@ def render(target: Target) -> str:
 
 
 def _values(target: Target) -> dict[str, Any]:
-    """Return the values of the template ``rules.yaml``."""
     # The last bound is for all metrics without a threshold of their own.
     chosen = [*sorted(target.thresholds.items()), ("", target.tau)]
     bounds = [*((name, target.bound(threshold)) for name, threshold in chosen[:-1]), chosen[-1]]
@@ -233,7 +230,6 @@ def _matcher(name: str, *, before: str = "", braces: bool = False) -> str:
 
 
 def _or(expressions: Iterable[str]) -> str:
-    """Join PromQL ``expressions`` by ``or``."""
     return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
 
 

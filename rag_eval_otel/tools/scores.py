@@ -107,7 +107,6 @@ def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) ->
 
 
 def sample_in(cells: Message) -> Sample:
-    """Return the texts in ``cells``, without texts that cannot be read."""
     question, answer, reference = (
         _first(text(cells.get(name)) for name in names)
         for names in (("question", "user_input"), ("answer", "response"), ("reference",))
@@ -132,7 +131,6 @@ def sample_in(cells: Message) -> Sample:
 
 
 def _turn(cells: Message, path: Path) -> str:
-    """Return the id of the turn in all files, or ``""``; a trace may have several turns."""
     names = ("trace_id", "span_id", "row", "sample", "turn_id", "id")
     trace, span, row, sample, *ids = (_id(cells.get(name)) for name in names)
     turn = next(filter(None, ids), "")
@@ -171,7 +169,6 @@ def metric_names(
 
 
 def metric_cells(cells: Message, name: str) -> Message:
-    """Return the fields of the score of the metric ``name`` in ``cells``, one row of a table."""
     scores = cells.get("scores")
     if isinstance(scores, Mapping):
         score = scores.get(name)
@@ -256,7 +253,6 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
 
 
 def _parts(message: Message, names: tuple[str, str, str]) -> Iterator[tuple[str, Message]]:
-    """Yield the spans or the log records in ``message``, each with its service."""
     resources, scopes, parts = names
     for resource in message.get(resources, ()):
         service = str(_attributes(resource.get("resource", {})).get("service.name", ""))
@@ -274,7 +270,6 @@ def _attributes(holder: Message) -> dict[str, Any]:
 
 
 def _ids(part: Message) -> dict[str, Any]:
-    """Return the ids and the end of a span or log record, as fields of `Row`."""
     trace, span = str(part.get("traceId", "")), str(part.get("spanId", ""))
     times = map(part.get, ("endTimeUnixNano", "timeUnixNano", "observedTimeUnixNano"))
     end = next(filter(None, times), None)

@@ -33,13 +33,11 @@ _any_size = np.errstate(over="ignore", invalid="ignore")  # scores of a user's m
 
 
 def t_quantile(p: float, freedom: float) -> float:
-    """Return the quantile of Student's t at the probability ``p``."""
     return float(require("scipy.special").stdtrit(freedom, p))
 
 
 @_any_size
 def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Range | None:
-    """Return the confidence interval of the mean of ``values`` by Student's t."""
     numbers = np.asarray(values, dtype=np.float64)
     if len(numbers) < _TWO:
         return None
@@ -223,17 +221,14 @@ class MetricSummary:
     versions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON."""
         return {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
 
     def cells(self) -> tuple[str, ...]:
-        """Return the line of the metric in a table."""
         numbers = (number(self.mean), interval(self.interval), number(self.median))
         counts = map(str, (self.ok, self.undefined, self.error))
         return (self.name, *numbers, *counts, passes(self.passed, self.labelled))
 
     def remarks(self) -> Iterator[str]:
-        """Yield lines about what the table does not say."""
         if self.normalized_mean is not None:
             yield f"  {self.name}: mean on the scale 0 to 1: {number(self.normalized_mean)}"
         if self.reasons:
@@ -270,7 +265,6 @@ class Tally:
             self.normalized.append(score.normalized)
 
     def summary(self, name: str) -> MetricSummary:
-        """Return the summary of the scores so far, with ``name`` as the name of the metric."""
         values, normalized = np.array(self.values), np.array(self.normalized)
         return MetricSummary(
             name=name,
@@ -291,7 +285,6 @@ class Tally:
 
 @_any_size
 def mean_of(values: ArrayLike) -> float | None:
-    """Return the mean of ``values``; None if there are none."""
     numbers = np.asarray(values, np.float64)
     return float(numbers.mean()) if len(numbers) else None
 
@@ -370,7 +363,6 @@ Metric = TypeVar("Metric", bound=_Named)
 
 
 def named(metrics: Sequence[Metric], name: str) -> Metric:
-    """Return the one of ``metrics`` with this name; a `KeyError` lists the known names."""
     for metric in metrics:
         if metric.name == name:
             return metric
@@ -402,7 +394,6 @@ class Summary:
             self._tallies[score.name].add(score)
 
     def totals(self, *, stopped: str | None = None) -> Totals:
-        """Return the summary of all evaluations added so far; ``stopped`` is why no more came."""
         return Totals(
             rows=self._rows,
             failed=self._failed,
@@ -417,7 +408,6 @@ class Summary:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Return ``rows`` of cells as lines of text, the first ``left`` columns aligned left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     form = "  ".join(f"{{:{'<' if i < left else '>'}{width}}}" for i, width in enumerate(widths))
     return "\n".join(form.format(*row).rstrip() for row in rows)
@@ -429,20 +419,16 @@ def table(metrics: Iterable[MetricSummary]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return ``value`` as text with three decimals, or a dash for None."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def passes(passed: int, labelled: int) -> str:
-    """Return the share of scores with the label pass as text, or a dash if none has a label."""
     return f"{passed}/{labelled}" if labelled else "-"
 
 
 def signed(value: float | None) -> str:
-    """Return the difference ``value`` as text with its sign, or a dash for None."""
     return "-" if value is None else f"{value:+.3f}"
 
 
 def interval(value: Range | None) -> str:
-    """Return the confidence interval ``value`` as text, or a dash for None."""
     return "-" if value is None else f"[{value[0]:.3f}, {value[1]:.3f}]"

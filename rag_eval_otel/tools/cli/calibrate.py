@@ -97,7 +97,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the agreement of each metric in the file with the human labels, or check a judge."""
     _check_usage(options)
     if options.built_in:
         return _run_on_built_in_cases(options)
@@ -156,14 +155,12 @@ def _check_usage(options: argparse.Namespace) -> None:
 
 
 def _threshold(name: str, options: argparse.Namespace) -> float | None:
-    """Return ``--threshold``, or else the default threshold of a built-in metric."""
     metric = METRICS[name]() if options.threshold is None and name in METRICS else None
     threshold: float | None = getattr(metric, "threshold", options.threshold)
     return threshold
 
 
 def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
-    """Write the thresholds that fit the human labels to the file ``path``."""
     chosen = []
     for each in calibrations:
         threshold, expected = each.fit.threshold, each.fit.cross_validated

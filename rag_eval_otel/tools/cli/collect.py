@@ -74,7 +74,6 @@ add_options = partial(add_all, options=_OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the samples, print their number to stderr, and return the exit status."""
     check_output(options.output)
     if options.output.suffix.lower() not in {".jsonl", ".ndjson"}:
         raise ConfigError(f"{options.output}: samples have lists of contexts; use .jsonl")
@@ -104,7 +103,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_sources(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` if nothing is read, or if the period or the length selects nothing."""
     msg = ""
     if not options.files and options.phoenix is None:
         msg = "name a FILE or a backend: rag-eval-otel collect FILE, or --phoenix PROJECT"

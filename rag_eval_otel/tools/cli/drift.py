@@ -104,7 +104,6 @@ class Finding:
     alarms: Sequence[Alarm]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the alarms, the baseline and the number of scores as a dict for JSON."""
         return {
             "service": self.stream.service,
             "metric": self.stream.name,
@@ -155,7 +154,6 @@ class Finding:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the drift alarms of each metric in the file. Return 1 if there is an alarm, else 0."""
     streams = read_streams(options.file, metric=options.metric)
     reference: defaultdict[str, list[float | None]] = defaultdict(list)
     if options.reference is not None:

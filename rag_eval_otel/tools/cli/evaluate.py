@@ -136,7 +136,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Score the rows of the file, print a summary, and return the exit status."""
     if options.list_metrics:
         _list_metrics(options)
         return 0
@@ -183,7 +182,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list_metrics(options: argparse.Namespace) -> None:
-    """Print the fields of a sample that each metric needs, and its range."""
     rows: list[dict[str, Any]] = []
     for name in metric_names():
         (metric,) = resolve_metrics([name])
@@ -214,7 +212,6 @@ def _report(
 
 
 def _remark(file: str, totals: Totals, unsent: int, cache: Path | None) -> None:
-    """Write to stderr what is missing: rows, traces and scores."""
     remarks = [
         *([f"{file} has no rows: nothing was scored"] if not totals.rows else []),
         *([f"{unsent} traces could not be sent"] if unsent else []),
@@ -241,7 +238,6 @@ def _kept(cache: Path | None) -> str:
 
 
 def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
-    """Return the check of the conditions in ``options``; None if there is no condition."""
     for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
         if not all(map(names_in, given)):  # a variable that is not set: the gate would always pass
             raise ConfigError(f"{option} is empty: name a metric, as in {option} faithfulness=0.8")
