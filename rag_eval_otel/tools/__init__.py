@@ -1,7 +1,4 @@
-"""The offline side and the command line: score data sets, compare scores, and report on them.
-
-Each name is imported when it is first used.
-"""
+"""The offline side and the command line; each name is imported when it is first used."""
 
 from __future__ import annotations
 

@@ -73,10 +73,7 @@ class Confusion:
 
     @property
     def kappa(self) -> Figure:
-        """Cohen's kappa (1960), with the standard error of Fleiss, Cohen and Everitt (1969).
-
-        The interval is on Fisher's scale, where it is accurate for fewer rows.
-        """
+        """Cohen's kappa, with the error of Fleiss, Cohen and Everitt (1969) on Fisher's scale."""
         if not (self.passes and self.fails):
             return Figure(reason=_one_class(self.passes, self.fails))
         cells = [[self.true_pass, self.false_fail], [self.false_pass, self.true_fail]]
@@ -244,10 +241,7 @@ _REPEATS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdFit:
-    """The threshold with the highest Youden's J, the highest of equals; ``youden`` is its J.
-
-    ``youden`` is of the rows that the threshold was chosen on, ``cross_validated`` of other rows.
-    """
+    """The threshold with the highest Youden's J on its rows (``youden``), and J on other rows."""
 
     threshold: Figure
     youden: Figure
@@ -258,11 +252,7 @@ class ThresholdFit:
 
 
 def fit_threshold(scores: Numbers, truths: Truths) -> ThresholdFit:
-    """Find the threshold of ``scores`` that separates passes from fails best.
-
-    It is cross-validated with at most 5 folds that contain both classes, as the mean of 10 random
-    divisions, which are the same in every call.
-    """
+    """Find the threshold that separates passes from fails best; J is cross-validated ten times."""
     passes = int(np.sum(truths))
     fails = len(truths) - passes
     if not passes or not fails:

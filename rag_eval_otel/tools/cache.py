@@ -62,10 +62,7 @@ class ScoreCache:
         return scores
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
-        """Write those ``scores`` of ``sample`` that a second run would not change.
-
-        If the file cannot be written, as the disk is full, a warning is logged at the first time.
-        """
+        """Write those ``scores`` of ``sample`` that a second run would not change."""
         if not self._is_writable:
             return
         keys = self._keys(sample)

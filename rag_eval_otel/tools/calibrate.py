@@ -341,10 +341,7 @@ async def check_judge(
     concurrency: int = 8,
     timeout: float | None = 120.0,
 ) -> Check:
-    """Score ``cases`` with ``judge``, and compare its verdicts with the known verdicts.
-
-    ``form`` says how an answer is broken up into claims (see `SETS`).
-    """
+    """Score ``cases`` with ``judge``, and compare its verdicts with the known verdicts."""
     asked, semaphore = cases or built_in_cases(), asyncio.Semaphore(concurrency)
 
     async def scored(case: Case) -> Evaluation:

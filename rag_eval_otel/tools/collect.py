@@ -1,7 +1,4 @@
-"""Collect the samples in recorded traces, by the code that reads the traces of live applications.
-
-A *turn* is one question of a user and its answer. Its sample is what the metrics score.
-"""
+"""Collect the samples in recorded traces, by the code that reads live traces."""
 
 from __future__ import annotations
 

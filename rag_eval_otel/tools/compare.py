@@ -85,10 +85,7 @@ def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The scores of one metric in B and in A, paired by question, in the order of B.
-
-    ``only_b`` and ``only_a`` are the numbers of rows that are in one run alone.
-    """
+    """The scores of one metric in B and A, by question; rows of one run alone are counted."""
 
     name: str
     pairs: Sequence[tuple[Entry, Entry]]
@@ -115,10 +112,7 @@ class Pairs:
         return sum(b.score.value is not None and a.score.value is None for b, a in self.pairs)
 
     def interval(self, confidence: float = 0.95) -> Range | None:
-        """Return the confidence interval of the mean difference; None for fewer than two pairs.
-
-        If all scores are in [0, 1], the ends of the interval are in [-1, 1].
-        """
+        """Return the interval of the mean difference, in [-1, 1] if all scores are in [0, 1]."""
         ends = mean_interval(self.differences, confidence=confidence)
         scores = [entry.score.value for pair in self.pairs for entry in pair]
         values = [value for value in scores if value is not None]
@@ -145,11 +139,7 @@ class Pairs:
 
 
 def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
-    """Pair the scores of ``metric`` in two runs by question; a repeated question in its order.
-
-    Raises `ConfigError` if the runs have no row in common, and for rows that do not say their
-    question, as those of live traces.
-    """
+    """Pair the scores of ``metric`` by question, and a repeated question in its order."""
     in_b, in_a = (_keyed(run, metric) for run in (b, a))
     pairs = [(entry, in_a[key]) for key, entry in in_b.items() if key in in_a]
     if not pairs:
@@ -179,10 +169,7 @@ def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A turn whose score differs: its rows in both runs, its scores, and texts of the files.
-
-    A text that is not in the file, or not shown, is empty. ``explanation`` is the judge's in B.
-    """
+    """A turn whose score differs, with the texts that are in the files, and B's explanation."""
 
     row_a: int
     row_b: int

@@ -272,10 +272,7 @@ class Run:
         return tuple(metric.name for metric in self.measurement.metrics)
 
     async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
-        """Score the rows of ``dataset``, and yield them in their order.
-
-        If the run is stopped, the rows that are done are yielded, and the others are left out.
-        """
+        """Score the rows of ``dataset``; yield in order those that are done before a stop."""
         check_needs(self.measurement.metrics, dataset)
         stop = _Stop(self)
         with (

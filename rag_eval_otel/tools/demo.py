@@ -1,7 +1,4 @@
-"""Run a small RAG app over the handbook of an invented company, and show its traces with scores.
-
-The app is a LangChain chain that needs no API key, no network and no model.
-"""
+"""Run a LangChain RAG app over the handbook of a company, and show its traces with scores."""
 
 from __future__ import annotations
 
@@ -195,11 +192,7 @@ def _totals(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], object]) -> int:
-    """Ask the questions of the demo, and print the exported traces with ``write``.
-
-    ``options`` are settings of `Config`. Returns 0 if every question was exported with scores, else
-    1.
-    """
+    """Ask the demo's questions and print the traces; return 0 if each was exported with scores."""
     config = Config.from_env(**{"hold_seconds": _SCORE_SECONDS, **options})
     exporter, answers = InMemorySpanExporter(), _test_exports()
     providers = Providers.exporting(

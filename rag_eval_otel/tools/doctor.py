@@ -1,8 +1,4 @@
-"""Check the set-up, and say what to do.
-
-Judge, embedder and endpoints each get one small request with a time limit. An export request
-without content adds nothing to a backend.
-"""
+"""Check the set-up by one small request to judge, embedder and endpoints, and say what to do."""
 
 from __future__ import annotations
 

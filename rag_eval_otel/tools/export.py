@@ -1,7 +1,4 @@
-"""Score the rows of a dataset, and write each row to a file or send it over OTLP.
-
-Scored rows are not kept in memory, so that memory does not grow with the dataset.
-"""
+"""Score the rows of a dataset, and write each row to a file or send it over OTLP."""
 
 from __future__ import annotations
 
@@ -38,11 +35,7 @@ _EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops even
 
 
 class TraceSender:
-    """Send each scored row of a dataset over OTLP: one span, events and metrics of its scores.
-
-    Rows are sent in batches, and the exporters take a batch before the next: no queue overflows.
-    ``failed`` is the number of rows that an exporter did not accept.
-    """
+    """Send each scored row of a dataset over OTLP, in batches that exporters take one by one."""
 
     def __init__(
         self, dataset: str, *, traces: Sequence[Any], providers: Providers, scores: SpanScores

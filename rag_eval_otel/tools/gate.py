@@ -1,8 +1,4 @@
-"""Decide whether the scores of a run are good enough for a release.
-
-A bound is compared with the number that was measured. A metric is no worse than in a baseline
-unless a t test on the differences of the pairs of rows says that a drop cannot be chance.
-"""
+"""Decide whether the scores of a run are good enough for a release."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read the rows of a file, a data frame or a list, and convert each row to a `Sample`.
-
-All rows are checked before the judge is asked, so that an unusable row costs no judge requests.
-"""
+"""Check the rows of a file, a data frame or a list, and convert each row to a `Sample`."""
 
 from __future__ import annotations
 
@@ -145,10 +142,7 @@ _FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
 
 
 def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return a mapping of the fields of `Sample` to the ``columns`` that contain their values.
-
-    The columns that the user has ``chosen`` for fields have priority over recognised names.
-    """
+    """Return the column of each field of `Sample`: the ``chosen`` one, or one with a known name."""
     by_column = {column: name for name, column in chosen.items()}
     fields: dict[str, str] = {}
     for column in columns:

@@ -1,8 +1,4 @@
-"""Report on the scores in a file, and on the change between two files, as HTML pages.
-
-A page needs no network and no server. Its content security policy allows only its own style and
-script.
-"""
+"""Report on the scores in a file, or on the change between two, as HTML pages without network."""
 
 from __future__ import annotations
 
@@ -259,10 +255,7 @@ def lines_of(series: Series) -> list[Line]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A change in the scores, and the places of its ``onset`` and of its alarm.
-
-    While a change lasts, the detector raises the alarm ``again``, the last time at ``until``.
-    """
+    """A change, its ``onset``, and its alarm at ``at``, raised ``again`` until ``until``."""
 
     alarm: Alarm
     at: float
@@ -273,10 +266,7 @@ class DriftMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDrift:
-    """The alarms in the ``count`` scores of one version; ``outside`` more are not in [0, 1].
-
-    The detector learned its baseline from the first ``learn`` scores, if there were more.
-    """
+    """The alarms in ``count`` scores of one version; ``outside`` more are not in [0, 1]."""
 
     marks: tuple[DriftMark, ...]
     count: int

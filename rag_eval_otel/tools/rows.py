@@ -74,10 +74,7 @@ class Row:
         return tuple(score for score in self.scores if score.status == "error")
 
     def to_dict(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
-        """Return the row as a dict for JSON, with the columns that ``further`` names.
-
-        ``sample`` is a digest of the sample, ``question_id`` one of question and reference.
-        """
+        """Return the row as a dict for JSON, with the columns that ``further`` names."""
         cells = self._cells(further).items()
         return {
             **{name: v for name, v in cells if name in _HEAD or v not in (None, "", [])},
@@ -144,11 +141,7 @@ ScoreRecord: TypeAlias = "Row | UnscoredTurn"
 
 
 def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
-    """Return the score of the metric ``name`` from ``cells``, a mapping of fields of `Score`.
-
-    A number that is not finite is left out. If the score has no value, its status is ``undefined``,
-    unless ``cells`` has the status ``error``.
-    """
+    """Return the score ``name`` from fields of `Score`; without a number it is not ``ok``."""
     value, normalized = number(cells.get("value")), number(cells.get("normalized"))
     if normalized is not None and not 0 <= normalized <= 1:
         normalized = None

@@ -1,7 +1,4 @@
-"""Means of scores and their intervals, alarms in them, and tables of text.
-
-Intervals need the quantiles of Student's t, which SciPy computes (extra ``tools``).
-"""
+"""Means of scores and their intervals, which need SciPy, alarms in them, and tables of text."""
 
 from __future__ import annotations
 

@@ -63,10 +63,7 @@ class Point(NamedTuple):
 
 
 def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[Point]]:
-    """Read the scores in the file ``path``, by stream: a metric version of one service.
-
-    If the times of a stream run backwards, its scores are sorted by time.
-    """
+    """Read the scores in ``path`` by service, metric and version; if all have a time, by time."""
     streams: defaultdict[Stream, list[Point]] = defaultdict(list)
     for row in read_scores(path, metric=metric):
         if not isinstance(row, Row):
@@ -90,11 +87,7 @@ def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The drift alarms in the valid scores, ``points``, of one stream.
-
-    ``without`` is the number of other scores, ``before`` the baseline, and ``learned`` the number
-    of scores from which it was learned.
-    """
+    """The alarms in the scores of a stream, and its baseline of the first ``learned`` scores."""
 
     stream: Stream
     points: Sequence[Point]
