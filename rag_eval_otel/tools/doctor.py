@@ -7,10 +7,11 @@ import asyncio
 import os
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
 from importlib.metadata import entry_points
@@ -39,7 +40,7 @@ from rag_eval_otel.judge.tasks import STATEMENTS
 from rag_eval_otel.live.doctor import OURS, Finding, Level, finding, versions
 from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
+from rag_eval_otel.tools.cli.options import Options, add_all
 from rag_eval_otel.tools.rows import number
 
 DESCRIPTION = """\
@@ -61,7 +62,6 @@ def _seconds(text: str) -> float:
 
 
 _OPTIONS: Options = {
-    **AS_JSON,
     "--timeout SECONDS": (
         "time limit for judge, embedder and each endpoint (default: 10)",
         {"type": _seconds, "default": 10.0},
@@ -72,7 +72,7 @@ add_options = partial(add_all, options=_OPTIONS)
 
 def run(options: argparse.Namespace) -> int:
     diagnosis = diagnose(os.environ, timeout=options.timeout)
-    print_result(options, diagnosis.to_dict(), str(diagnosis))
+    sys.stdout.write(f"{diagnosis}\n")
     return diagnosis.status
 
 
@@ -106,21 +106,6 @@ class Diagnosis:
         levels = [each.level for each in self.findings]
         total = f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}"
         return "\n\n".join(["\n".join(lines), *map(str, self.findings), total])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dict for JSON. It contains no API key and no header."""
-        of_endpoint = ("signal", "protocol", "url", "source")
-        return {
-            "status": self.status,
-            "versions": dict(self.versions),
-            "judge_and_embedder": [asdict(reply) for reply in self.replies],
-            "otlp": [
-                {name: getattr(answer.endpoint, name) for name in of_endpoint}
-                | {"verdict": answer.verdict, "text": answer.text}
-                for answer in self.answers
-            ],
-            "findings": [asdict(finding) for finding in self.findings],
-        }
 
 
 def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:

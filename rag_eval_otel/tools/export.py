@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -37,16 +36,19 @@ _EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops even
 class TraceSender:
     """Send each scored row of a dataset over OTLP, in batches that exporters take one by one."""
 
-    def __init__(
-        self, dataset: str, *, traces: Sequence[Any], providers: Providers, scores: SpanScores
-    ) -> None:
-        self.failed = 0
+    def __init__(self, dataset: str, *, scores: SpanScores) -> None:
+        self.failed = 0  # rows that an exporter did not accept
         self._dataset = dataset
-        self._exporters = traces
-        self._providers = providers
         self._scores = scores
-        self._instruments = InstrumentSink(providers.meter_provider)
-        self._events = EventSink(providers.logger_provider, explanations=scores.explanations)
+        self._exporters = list(exporters("traces"))
+        if not self._exporters:
+            raise ConfigError("OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to")
+        # Metrics and spans have the same service name: dashboards show each score once.
+        self._providers = Providers.exporting(
+            traces=(), metrics=exporters("metrics"), logs=exporters("logs")
+        )
+        self._instruments = InstrumentSink(self._providers.meter_provider)
+        self._events = EventSink(self._providers.logger_provider, explanations=scores.explanations)
         self._resource = Resource.create()
         self._ids = RandomIdGenerator()
         self._spans: list[ReadableSpan] = []
@@ -76,10 +78,11 @@ class TraceSender:
 
         await asyncio.to_thread(export)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self.flush()
         for exporter in self._exporters:
-            exporter.shutdown()
-        self._providers.shutdown()
+            await asyncio.to_thread(exporter.shutdown)
+        await asyncio.to_thread(self._providers.shutdown)
 
     def _span(self, row: Row, ref: SpanRef) -> ReadableSpan:
         end = time.time_ns()
@@ -101,22 +104,6 @@ class TraceSender:
             ),
         )
         return self._scores.copy(span, Ending(scored.status, evaluation=scored))
-
-
-@asynccontextmanager
-async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSender]:
-    """Give a `TraceSender` for the exporters that the ``OTEL_*`` variables configure."""
-    traces = list(exporters("traces"))
-    if not traces:
-        raise ConfigError("OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to")
-    # Metrics and spans have the same service name: dashboards show each score once.
-    providers = Providers.exporting(traces=(), metrics=exporters("metrics"), logs=exporters("logs"))
-    sender = TraceSender(dataset, traces=traces, providers=providers, scores=scores)
-    try:
-        yield sender
-    finally:
-        await sender.flush()
-        await asyncio.to_thread(sender.close)
 
 
 async def export(
@@ -147,7 +134,8 @@ async def export(
         sender = None
         if otlp == "on":
             scores = SpanScores(explanations=explanations, events=score_events)
-            sender = await stack.enter_async_context(sending(dataset.name, scores=scores))
+            sender = TraceSender(dataset.name, scores=scores)
+            stack.push_async_callback(sender.close)
         async for row in await stack.enter_async_context(aclosing(run.rows(dataset))):
             summary.add(row.evaluation)
             if check is not None:

@@ -215,7 +215,7 @@ def _reference(value: object) -> str | None:
     return _text(value[0]) if value else None
 
 
-def _contexts(value: object) -> list[Passage]:
+def contexts_in(value: object) -> list[Passage]:
     items = _listed(value) if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         raise TypeError(f"must be a list of texts, or one text, not {type(value).__name__}")
@@ -308,7 +308,7 @@ def _named(value: object) -> str:
 
 _CONVERT: Mapping[str, Callable[[Any], Any]] = {
     "question": _text,
-    "contexts": _contexts,
+    "contexts": contexts_in,
     "answer": _text,
     "reference": _reference,
     "retrieved_ids": _ids,

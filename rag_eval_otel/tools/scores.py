@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.otlp_files import SIGNALS, check_size, read_json_messages
+from rag_eval_otel.capture.otlp_files import SIGNALS, read_json_messages
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.files import source_of
+from rag_eval_otel.tools.read import contexts_in
 from rag_eval_otel.tools.rows import (
     LEAVES,
     Row,
@@ -25,7 +25,7 @@ from rag_eval_otel.tools.rows import (
     score_from_cells,
     text,
 )
-from rag_eval_otel.types import ErrorReason, Evaluation, Passage, Sample, Score
+from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Score
 
 T = TypeVar("T")
 Message = Mapping[str, Any]
@@ -111,20 +111,13 @@ def sample_in(cells: Message) -> Sample:
         _first(text(cells.get(name)) for name in names)
         for names in (("question", "user_input"), ("answer", "response"), ("reference",))
     )
-    contexts = cells.get("contexts")
-    if isinstance(contexts, str):
-        try:
-            check_size(contexts)
-            contexts = json.loads(contexts)
-        except (RecursionError, ValueError):
-            contexts = [contexts]
-    texts = (
-        text(item.get("text") if isinstance(item, Mapping) else item)
-        for item in (contexts if isinstance(contexts, list) else ())
-    )
+    try:
+        contexts = contexts_in(cells.get("contexts") or [])
+    except (TypeError, ValueError):
+        contexts = []
     return Sample(
         question=question or "",
-        contexts=tuple(Passage(text=passage) for passage in texts if passage),
+        contexts=tuple(contexts),
         answer=answer or "",
         reference=reference,
     )
