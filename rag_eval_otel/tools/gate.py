@@ -74,7 +74,7 @@ class Gate:
         elif drop < 0:
             msg = f"a drop that is tolerated must be 0 or more, not {drop}"
         elif (self.baseline is None) != (not self.no_worse):
-            msg = "a baseline and a metric that is no worse (no_worse) need each other"
+            msg = "a baseline (--baseline FILE) and no_worse (--no-worse METRIC) need each other"
         if msg:
             raise ConfigError(msg)
 

@@ -71,7 +71,10 @@ def test_the_status_says_whether_the_gate_passed(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--no-worse", "answer_exact_match"], "--baseline FILE and --no-worse METRIC need"),
+        (
+            ["--no-worse", "answer_exact_match"],
+            "a baseline (--baseline FILE) and no_worse (--no-worse METRIC) need",
+        ),
         (["--fail-under", "answer_exact_match=8"], "must be from 0 to 1, not 8"),
         (["--fail-under", "faithfulness=0.5"], "faithfulness, which is not among the metrics"),
     ],

@@ -65,14 +65,8 @@ _OPTIONS: Options = {
     "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
     "--metric NAME": ("only this metric", {}),
     "--threshold": ("lowest score that passes (default: the metric's own)", {"type": float}),
-    "--label-threshold": (
-        "lowest label that passes, if labels are numbers on a scale",
-        {"type": float},
-    ),
-    "--write FILE.toml": (
-        "write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
-        {"type": Path},
-    ),
+    "--label-threshold": ("lowest label that passes, if labels are on a scale", {"type": float}),
+    "--write FILE.toml": ("write the thresholds that fit, for --thresholds", {"type": Path}),
     **AS_JSON,
 }
 _JUDGE_OPTIONS: Options = {
@@ -83,7 +77,7 @@ _JUDGE_OPTIONS: Options = {
         {"choices": tuple(_FORMS), "dest": "reply_form"},
     ),
     "--bound SHARE": (
-        f"share of right replies that every task must reach (default: {_BOUND})",
+        f"lowest share of right replies in a task (default: {_BOUND})",
         {"type": _share},
     ),
     "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),

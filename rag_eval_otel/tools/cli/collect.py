@@ -42,24 +42,15 @@ def _moment(text: str) -> datetime:
 
 _OPTIONS: Options = {
     "files FILE": ("traces of a collector's file exporter", {"type": Path, "nargs": "*"}),
-    "--phoenix PROJECT": (
-        "read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
-        {},
-    ),
-    "--since TIME": (
-        "of Phoenix, only spans that started at or after this time: 2026-11-22T09:00Z",
-        {"type": _moment},
-    ),
+    "--phoenix PROJECT": ("read a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)", {}),
+    "--since TIME": ("of Phoenix, spans from this time on: 2026-11-22T09:00Z", {"type": _moment}),
     "--until TIME": ("of Phoenix, only spans that started before this time", {"type": _moment}),
     "-o --output OUTPUT": (".jsonl", {"type": Path, "required": True}),
     "--failed": (
         "only turns whose span has the label fail (rag.evaluation.label)",
         {"action": "store_const", "const": "fail", "default": "any", "dest": "label"},
     ),
-    "--share SHARE": (
-        "only this share of the traces, drawn at random (default: 1, all)",
-        {"type": float, "default": 1.0},
-    ),
+    "--share SHARE": ("a random share of the traces (default: 1)", {"type": float, "default": 1.0}),
     "--seed N": ("draw other traces (default: 0)", {"type": int, "default": 0}),
     "--contexts-from-prompt on|off": (
         "read contexts in prompts, if a trace has no retrieval (default: off)",

@@ -40,14 +40,8 @@ _OPTIONS: Options = {
     "--metric NAME": ("use this metric only", {}),
     "--target MEAN": ("the mean that the scores should have", {"type": float}),
     "--reference FILE": ("learn the baseline from this file", {"type": Path}),
-    "--learn N": (
-        "learn the baseline from the first N scores (default: 2000, or half of a short file)",
-        {"type": int},
-    ),
-    "--every N": (
-        "allow one false alarm in N scores (default: 100000)",
-        {"type": float, "default": 100_000},
-    ),
+    "--learn N": ("learn from the first N scores (default: half, at most 2000)", {"type": int}),
+    "--every N": ("one false alarm in N scores (default: 1e5)", {"type": float, "default": 1e5}),
     "--direction": ("(default: both)", {"choices": ("both", "down", "up"), "default": "both"}),
     **AS_JSON,
 }

@@ -42,13 +42,14 @@ def _pairs(text: str) -> dict[str, str]:
     return {field: column for field, _, column in pairs}
 
 
+_PATH: Mapping[str, Any] = {"type": Path}
+_COUNT: Mapping[str, Any] = {"type": count_up_to()}
+_SHARE: Mapping[str, Any] = {"type": float}
+_FLAG: Mapping[str, Any] = {"action": "store_true"}
 _MANY: Mapping[str, Any] = {"action": "append", "default": []}
 _FILE: Options = {
     "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
-    "--list-metrics": (
-        "list the metrics, also of installed packages: name, needs, range",
-        {"action": "store_true"},
-    ),
+    "--list-metrics": ("list the metrics, also of other packages: name, needs, range", _FLAG),
 }
 _OPTIONS: Options = {
     "--repairs N": (
@@ -56,11 +57,11 @@ _OPTIONS: Options = {
         {"type": count_up_to(), "default": 1},
     ),
     "--columns FIELD=COLUMN,...": (
-        "columns with other names: question=prompt,answer=output",
+        "columns, as in question=prompt,answer=output",
         {"type": _pairs},
     ),
-    "--limit N": ("evaluate the first N rows only", {"type": count_up_to()}),
-    "--output FILE": ("write the scores of each row: .jsonl, .csv or .parquet", {"type": Path}),
+    "--limit N": ("evaluate the first N rows only", _COUNT),
+    "--output FILE": ("write the scores of each row: .jsonl, .csv or .parquet", _PATH),
     "--with-texts": (
         "write question, contexts, answer and reference to OUTPUT, too (default: on)",
         {"choices": ("on", "off"), "default": "on"},
@@ -69,43 +70,22 @@ _OPTIONS: Options = {
         "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
         {"action": "store_const", "const": "on", "default": "off"},
     ),
-    "--cache FILE": (
-        "cache of scores (default: OUTPUT.cache, deleted when all rows are scored)",
-        {"type": Path},
-    ),
-    "--max-requests N": ("send at most N judge requests", {"type": count_up_to()}),
-    "--max-tokens N": ("send no judge request after N tokens", {"type": count_up_to()}),
+    "--cache FILE": ("cache of scores (default: OUTPUT.cache, deleted at the end)", _PATH),
+    "--max-requests N": ("send at most N judge requests", _COUNT),
+    "--max-tokens N": ("send no judge request after N tokens", _COUNT),
     "--progress": (
         "the number of rows done, on stderr (default: auto, on a terminal)",
         {"choices": ("auto", "on", "off"), "default": "auto"},
     ),
-    "--raise-on-failure": (
-        "stop at the first row with an error instead of a score",
-        {"action": "store_true"},
-    ),
-    "--fail-under METRIC=MEAN": (
-        "exit with 3 if the mean of a metric is lower; may be given several times",
-        _MANY,
-    ),
-    "--fail-under-pass-rate SHARE": (
-        "exit with 3 if a smaller share of rows has the label pass",
-        {"type": float},
-    ),
-    "--baseline FILE": (
-        "scores of an earlier run over the same questions, for --no-worse",
-        {"type": Path},
-    ),
+    "--raise-on-failure": ("stop at the first row with an error instead of a score", _FLAG),
+    "--fail-under METRIC=MEAN": ("exit with 3 if the mean is lower; repeatable", _MANY),
+    "--fail-under-pass-rate SHARE": ("exit with 3 if fewer rows have the label pass", _SHARE),
+    "--baseline FILE": ("scores of an earlier run over the same questions", _PATH),
     "--no-worse METRIC[=DROP]": (
-        (
-            "exit with 3 if a metric is lower than in the baseline, by more than DROP and more"
-            " than chance; may be given several times"
-        ),
+        "exit with 3 if it fell below the baseline, by more than DROP and chance; repeatable",
         _MANY,
     ),
-    "--level SHARE": (
-        f"share of unchanged runs that fail --no-worse by chance (default: {LEVEL})",
-        {"type": float},
-    ),
+    "--level SHARE": (f"share of false alarms of --no-worse (default: {LEVEL})", _SHARE),
     "--versions": (
         "any: compare also with a baseline of another judge, metric or prompt",
         {"choices": ("same", "any")},
@@ -241,8 +221,6 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
     for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
         if not all(map(names_in, given)):  # a variable that is not set: the gate would always pass
             raise ConfigError(f"{option} is empty: name a metric, as in {option} faithfulness=0.8")
-    if (options.baseline is None) != (not options.no_worse):
-        raise ConfigError("--baseline FILE and --no-worse METRIC need each other")
     if not options.no_worse and (options.level is not None or options.versions is not None):
         raise ConfigError("--level and --versions need --no-worse METRIC and --baseline FILE")
     # A metric without a drop gets the drop 0.
