@@ -121,13 +121,11 @@ def test_cases_are_balanced() -> None:
 
 
 def test_each_sentence_has_a_verdict() -> None:
-    """Each answer has as many sentences as verdicts, in any script."""
     assert [c for c in CASES if len(sentences_of(c.sample.answer)) != len(c.verdicts)] == []
 
 
 @pytest.mark.slow
 def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    """All figures are 1 in both forms, tokens are priced, and the status is 0."""
     status, out = run(capsys, lambda body: judged(body, right), "--json")
     assert status == 0
     short, full = json.loads(out)["checks"]
@@ -146,7 +144,6 @@ def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.slow
 def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is right on good answers, and the output lists the subjects it fails on."""
     status, out = run(capsys, lambda body: judged(body, agreeing))
     assert status == 1
     share = sum(case.backed == "all" for case in CASES) / len(CASES)
@@ -161,7 +158,6 @@ def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """All replies are unusable, nothing is right, and the output says so."""
     status, out = run(capsys, lambda _: "Well, it depends.", "--form", "short")
     assert status == 1
     assert re.search(r"short: failed scores: \d+ unparsable", out)
@@ -170,7 +166,6 @@ def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.slow
 def test_offline_judge_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """It sends no request; its status follows from its figures."""
     status = main(["calibrate", "--built-in", "--judge", "lexical", "--json", "--bound", "0.5"])
     (short, full) = json.loads(capsys.readouterr().out)["checks"]
     for check in (short, full):
@@ -184,15 +179,12 @@ def test_offline_judge_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.slow
 def test_unreachable_judge_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is right, and the reason is printed."""
     status, out = run(capsys, lambda _: HttpReply(status=401), "--form", "short")
     assert status == 1
     assert "failed scores: 336 unauthorized" in out
 
 
 def test_single_unusable_part_is_counted() -> None:
-    """The unusable part is wrong, and the others count."""
-
     def answer(task: Task[Any]) -> object:
         if task.prompt == "groundedness_1":
             return UnparsableReplyError("no")
@@ -211,7 +203,6 @@ def test_single_unusable_part_is_counted() -> None:
 
 @pytest.mark.parametrize("bound", ["1.5", "-1", "nan", "x"])
 def test_bound_outside_0_to_1_is_refused(bound: str) -> None:
-    """A bound that nothing can reach, or everything, is refused."""
     with pytest.raises(SystemExit) as refused:
         main(["calibrate", "--built-in", "--bound", bound])
     assert refused.value.code == 2

@@ -1,7 +1,5 @@
 """The demo: every turn is received once, with scores, and bad turns have low scores."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -20,7 +18,6 @@ def run_json(**options: Any) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_every_turn_arrives_once_and_scored() -> None:
-    """Each question has its own trace, in order."""
     status, shown = run_json()
     assert status == 0
     assert [turn["question"] for turn in shown["turns"]] == [turn.question for turn in TURNS]
@@ -31,7 +28,6 @@ def test_every_turn_arrives_once_and_scored() -> None:
 
 @pytest.mark.slow
 def test_tree_shows_the_scores_on_the_root() -> None:
-    """The text shows each trace as a tree with four scores, and names the judge."""
     written: list[str] = []
     assert run_demo(form="text", options={}, write=written.append) == 0
     text = "".join(written)
@@ -45,7 +41,6 @@ def test_tree_shows_the_scores_on_the_root() -> None:
 
 @pytest.mark.slow
 def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ``OTEL_EXPORTER_OTLP_ENDPOINT`` the traces are exported there as well."""
     with OtlpReceiver() as elsewhere:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", elsewhere.http_endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
@@ -74,7 +69,6 @@ def test_export_that_fails_is_not_called_an_export(monkeypatch: pytest.MonkeyPat
 
 
 def test_missing_scores_fail_the_demo() -> None:
-    """The exit status is 1 if turns were not scored."""
     status, shown = run_json(sample_rate=0.0)
     assert status == 1
     assert shown["totals"]["turns_by_outcome"] == {"skipped": len(TURNS)}
@@ -82,7 +76,6 @@ def test_missing_scores_fail_the_demo() -> None:
 
 @pytest.mark.slow
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command runs the demo; it refuses an unknown judge and names the right form."""
     assert main(["demo", "--json", "--judge", "lexical"]) == 0
     assert len(json.loads(capsys.readouterr().out)["turns"]) == len(TURNS)
     assert main(["demo", "--judge", "gpt"]) == 2
