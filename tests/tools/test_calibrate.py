@@ -41,14 +41,6 @@ def test_every_figure_is_finite_or_has_a_reason(
     assert "nan" not in repr(found)
 
 
-def test_perfect_judge_has_perfect_figures() -> None:
-    found = calibrate([0.9, 0.8, 0.2, 0.1], ["pass", "pass", "fail", "fail"], threshold=0.5)
-    names = ("kappa", "auroc", "accuracy", "sensitivity", "specificity")
-    assert {getattr(found, name).value for name in names} == {1.0}
-    assert found.fit.threshold.value == 0.5
-    assert found.human_rate.value == 0.5
-
-
 def test_labels_on_a_scale_need_a_label_threshold() -> None:
     scores, labels = [1, 2, 3, 4, 5, 5], [1, 2, 3, 5, 5, 4]
     whole = calibrate(scores, labels, threshold=4)

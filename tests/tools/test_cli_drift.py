@@ -78,17 +78,6 @@ def test_otlp_files_are_read(
     assert all(place.startswith("trace 0000") for place in one["alarms"][0]["worst"])
 
 
-def test_a_file_with_one_request_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logs = [log_request(at, None if at == 7 else 0.5)["resourceLogs"][0] for at in range(60)]
-    path = tmp_path / "out.json"
-    path.write_text(json.dumps({"resourceLogs": logs}), encoding="utf-8")
-    status, (one,) = found(path, capsys=capsys)
-    assert status == 0
-    assert (one["scores"], one["without_score"]) == (59, 1)
-
-
 def test_the_table_describes_drift_no_drift_and_too_few_scores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

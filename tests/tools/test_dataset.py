@@ -56,14 +56,6 @@ def test_failed_row_raises_on_demand() -> None:
         evaluated(numbers(1, "wrong", "wrong"), raise_on_failure=True)
 
 
-def test_empty_dataset_has_no_means() -> None:
-    result = evaluated([])
-    assert result.rows == ()
-    assert result["reads"].mean is result["reads"].median is result["reads"].interval is None
-    assert result.judge is None
-    assert "0 rows" in repr(result)
-
-
 def test_needs_are_checked_before_any_request() -> None:
     asked = judge()
     with pytest.raises(ConfigError, match="context_agreement needs contexts"):

@@ -219,20 +219,6 @@ def test_headers_are_not_in_a_repr() -> None:
     assert "secret" not in repr(endpoint)
 
 
-def test_traces_alone() -> None:
-    def answer(path: str, *_: Any) -> HttpReply:
-        return HttpReply(status=200 if path == "/v1/traces" else 404)
-
-    server = LoopbackServer(answer)
-    server.start()
-    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.url}
-    try:
-        found = diagnose({**endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, timeout=10)
-    finally:
-        server.stop()
-    assert (found.status, named(found)) == (0, {"otlp-signal": "warning", "judge-lexical": "info"})
-
-
 def test_an_endpoint_that_refuses_is_named_once(
     dead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,8 +263,10 @@ def test_a_failure_of_another_signal_is_a_warning() -> None:
     """If traces arrive, failing metrics are a warning; so is a dead default endpoint."""
     over = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here", "OTEL_EXPORTER_OTLP_PROTOCOL": "http"}
     traces, metrics = endpoint_of("traces", "http", over), endpoint_of("metrics", "http", over)
-    late = [Answer(endpoint=traces, verdict="ok"), Answer(endpoint=metrics, verdict="timeout")]
-    assert [(one.cause, one.level) for one in from_answers(late)] == [("otlp-timeout", "warning")]
+    for verdict, cause in (("timeout", "otlp-timeout"), ("path", "otlp-signal")):
+        failed: Any = {"endpoint": metrics, "verdict": verdict}
+        found = from_answers([Answer(endpoint=traces, verdict="ok"), Answer(**failed)])
+        assert [(one.cause, one.level) for one in found] == [(cause, "warning")]
     nowhere = Answer(endpoint=endpoint_of("traces", "grpc", {}), verdict="refused")
     assert [(one.cause, one.level) for one in from_answers([nowhere])] == [
         ("otlp-unset", "warning")

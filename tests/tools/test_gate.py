@@ -193,22 +193,6 @@ def test_a_result_in_memory_is_checked_in_the_same_way() -> None:
     assert not result.check(Gate(pass_rate=0.7)).passed
 
 
-def test_scores_of_other_versions_are_refused(tmp_path: Path) -> None:
-    path = baseline(tmp_path / "scores.jsonl", [0.9] * 10)
-    rows = [
-        Row(
-            index=i,
-            sample=Sample(question=f"Question {i}?"),
-            evaluation=Evaluation(scores=(Score(name="m", value=0.9, version="2"),)),
-        )
-        for i in range(10)
-    ]
-    with pytest.raises(ConfigError, match=r"different ways: 2 and 1 \(10 rows\).*versions='any'"):
-        checked(Gate(no_worse={"m": 0.0}, baseline=path), rows)
-    result, _ = checked(Gate(no_worse={"m": 0.0}, baseline=path, versions="any"), rows)
-    assert result.passed
-
-
 def test_a_baseline_of_other_questions_is_refused(tmp_path: Path) -> None:
     path = baseline(tmp_path / "scores.jsonl", [0.9] * 3)
     with pytest.raises(ConfigError, match=r"no row of .*scores.jsonl is in this run"):
