@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -120,16 +120,14 @@ MIN_YOUDEN = 0.2
 
 
 def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
-    """Estimate the fraction of ``n`` unlabelled rows that a human would pass.
+    """Estimate the fraction of ``n`` unlabelled rows that a human would pass; ``passed`` pass.
 
-    The metric passes ``passed`` of them, with errors that ``confusion`` counts on labelled rows.
-    The estimate of Rogan and Gladen (1978) corrects for them: ``(p + q0 - 1) / (q0 + q1 - 1)``,
-    clipped to [0, 1], with ``p = passed / n``, the specificity q0 and the sensitivity q1.
-
-    The interval includes the uncertainty of all three (Lang and Reiczigel 2014; for judges Lee et
-    al., arXiv 2511.21140), by the delta method on adjusted estimates: ``z**2`` rows are added to
-    the ``n`` rows and 2 to each class, half of them right. If ``q0 + q1 - 1`` is below
-    `MIN_YOUDEN`, with or without the added rows, the figure has no number but a reason.
+    The estimate of Rogan and Gladen (1978), ``(passed / n + q0 - 1) / (q0 + q1 - 1)``, corrects for
+    the errors that ``confusion`` counts: the specificity q0 and the sensitivity q1. Its interval
+    includes the uncertainty of all three (Lang and Reiczigel 2014; Lee et al., arXiv 2511.21140),
+    with ``z**2`` rows added to the ``n`` rows and 2 to each class, half of them right. If ``q0 + q1
+    - 1`` is below `MIN_YOUDEN`, with or without the added rows, the figure has a reason and no
+    number.
     """
     if not n:
         return Figure(reason="no rows without a label, whose rate could be corrected")
@@ -166,7 +164,7 @@ def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
     return Figure(value=value, interval=(min(low, value), max(high, value)))
 
 
-_STEPS = 60  # steps of bisection: the error is 2**-60 of the unit interval
+_BOUNDS = 100_001  # on the unit interval, of which those of an interval are taken
 
 
 def _on_fishers_scale(value: float, error: float) -> Interval:
@@ -211,28 +209,20 @@ def auroc(scores: Numbers, truths: Truths) -> Figure:
     area = above / (passes * fails)
     half = (passes + fails) / 2 - 1
 
-    def is_far(bound: float) -> bool:
-        spread = 1 + half * (1 - bound) / (2 - bound) + half * bound / (1 + bound)
-        variance = bound * (1 - bound) * spread / (passes * fails)
-        return (area - bound) ** 2 > Z * Z * variance
-
-    return Figure(value=area, interval=(_edge(0.0, area, is_far), _edge(1.0, area, is_far)))
+    bounds = np.linspace(0, 1, _BOUNDS)
+    spread = 1 + half * (1 - bounds) / (2 - bounds) + half * bounds / (1 + bounds)
+    variance = bounds * (1 - bounds) * spread / (passes * fails)
+    near = bounds[(area - bounds) ** 2 <= Z * Z * variance]
+    return Figure(
+        value=area,
+        interval=(min(area, float(near.min(initial=1.0))), max(area, float(near.max(initial=0.0)))),
+    )
 
 
 def _one_class(passes: int, fails: int) -> str:
     if not (passes or fails):
         return "no rows with both a score and a label"
     return f"all labels are {'pass' if passes else 'fail'}; both are needed"
-
-
-def _edge(outside: float, inside: float, is_far: Callable[[float], bool]) -> float:
-    # Bisection: ``is_far`` may be True near ``outside`` and is False near ``inside``.
-    if outside == inside or not is_far(outside):
-        return outside
-    for _ in range(_STEPS):
-        middle = (outside + inside) / 2
-        outside, inside = (middle, inside) if is_far(middle) else (outside, middle)
-    return outside
 
 
 _FOLDS = 5

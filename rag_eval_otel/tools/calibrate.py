@@ -43,17 +43,12 @@ _NO_TRUTH = Figure(reason="give the label_threshold that a label passes from")
 class Calibration:
     """The agreement of a metric's scores with human labels. The repr is a table.
 
-    ``labelled`` rows have a score and a human label. All figures except ``metric_rate`` and
-    ``corrected_rate`` are computed from these rows. ``unlabelled`` rows have only a score.
-    ``without_score`` counts the rows without a score by status.
-
-    ``kappa``, ``accuracy``, ``sensitivity``, ``specificity`` and ``confusion`` compare the pass or
-    fail of the metric at ``threshold`` with that of the human. ``spearman`` and ``auroc`` need no
-    threshold. ``fit`` is the threshold that fits the labels best.
-
-    ``human_rate`` is the fraction of labelled rows that the human passes. ``metric_rate`` is the
-    fraction of unlabelled rows that the metric passes. ``corrected_rate`` estimates the fraction of
-    unlabelled rows that a human would pass.
+    ``labelled`` rows have a score and a human label, ``unlabelled`` rows only a score, and
+    ``without_score`` counts the others by status. ``kappa``, ``accuracy``, ``sensitivity``,
+    ``specificity`` and ``confusion`` compare the pass or fail at ``threshold`` with the human's;
+    ``spearman`` and ``auroc`` need no threshold, and ``fit`` is the one that fits best.
+    ``human_rate`` is of labelled rows, ``metric_rate`` of unlabelled rows, and ``corrected_rate``
+    estimates the fraction of unlabelled rows that a human would pass.
     """
 
     metric: str
@@ -129,18 +124,13 @@ def calibrate(
     label_threshold: float | None = None,
     metric: str = "score",
 ) -> Calibration:
-    """Compare ``scores`` with the human ``labels`` of the same rows.
+    """Compare ``scores`` with the human ``labels`` of the same rows; None stands for none.
 
-    A score is a number, or None if the row has no score. A label is pass or fail (True, 1 or
-    ``"pass"``; False, 0 or ``"fail"``), or a number on a scale of more levels. The label None means
-    that the row is unlabelled. Unlabelled rows are used only for the pass rates.
-
-    ``threshold`` is the lowest score that passes. Without it, figures that need a pass or fail are
-    left out. ``label_threshold`` is the lowest label that passes, for labels on a scale.
-
-    For any other score or label, `ConfigError` names the row, from 0. If a figure cannot be
-    computed, for example because all labels are the same, the `Figure` has a reason instead of a
-    number.
+    A label is pass or fail (True, 1 or ``"pass"``; False, 0 or ``"fail"``), or a number on a scale,
+    of which ``label_threshold`` is the lowest that passes. ``threshold`` is the lowest score that
+    passes; without it, figures that need a pass or fail are left out. A figure that cannot be
+    computed has a reason instead of a number. For any other score or label, `ConfigError` names the
+    row, from 0.
     """
     columns = list(scores), list(labels)
     if len(columns[0]) != len(columns[1]):
@@ -231,9 +221,8 @@ _TURNS = 1000
 class Case:
     """A question, its contexts and an answer, with the verdicts that are right.
 
-    ``verdicts`` has one number for each sentence of the answer: 1 if the contexts support it, 0 if
-    they do not, and 2 if it claims nothing. ``relevance`` rates the contexts from 0 to 2; None if
-    an earlier case has the same question and contexts.
+    ``verdicts`` has a number for each sentence of the answer: 1 with support, 0 without, 2 no
+    claim. ``relevance`` rates the contexts from 0 to 2, None if an earlier case has rated them.
     """
 
     about: str

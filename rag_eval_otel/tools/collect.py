@@ -35,8 +35,8 @@ _SPAN_BYTES: Final = 1000  # about what a span takes in memory without its texts
 class Selection:
     """Say which traces and turns are collected, and how their texts are read.
 
-    The traces of a smaller ``share`` are also in a larger one. ``value_limit`` is the application's
-    ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``: turns with a text of this length are ``truncated``.
+    A larger ``share`` has the traces of a smaller one. Turns with a text of ``value_limit``
+    characters, the application's ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``, are ``truncated``.
     """
 
     share: float = 1.0
@@ -220,9 +220,8 @@ def phoenix_messages(
 ) -> Iterator[Message]:
     """Yield one message with the spans of ``project``, a name or id, in a Phoenix server.
 
-    The client of the package ``arize-phoenix-client`` reads the address and the key from
-    ``PHOENIX_ENDPOINT`` and ``PHOENIX_API_KEY``. Raises `ConfigError` if the server cannot be
-    reached or has no such project, and `MissingDependencyError` without the package.
+    Phoenix's client reads the address and the key from ``PHOENIX_ENDPOINT`` and
+    ``PHOENIX_API_KEY``.
     """
     client = require("phoenix.client", "phoenix").Client()
     try:

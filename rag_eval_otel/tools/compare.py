@@ -206,10 +206,8 @@ def _turn(b: Entry, a: Entry) -> Turn:
 class MetricChange:
     """How one metric differs between the runs, with the turns that fell and rose the most.
 
-    ``mean`` is the mean difference B minus A over the ``pairs`` with a score in both runs, and
-    ``interval`` its 95 % interval by Student's t, None for fewer than two pairs. ``unpaired`` is
-    the number of other rows. ``higher`` and ``lower`` count the pairs by the score in B. ``a`` and
-    ``b`` summarise all rows of a run, ``values`` are their scores in A and in B.
+    ``mean`` and ``interval`` (95 %) are of the difference B minus A over the ``pairs`` with a score
+    in both runs; ``unpaired`` counts other rows. ``a`` and ``b`` summarise all rows of a run.
     """
 
     name: str
@@ -266,7 +264,8 @@ class Comparison:
 
     def __getitem__(self, name: str) -> MetricChange:
         """Return the change of the metric ``name``; a `KeyError` lists the known names."""
-        return named(self.metrics, name)
+        metric: MetricChange = named(self.metrics, name)
+        return metric
 
     def __repr__(self) -> str:
         """Return the differences as a table, with the turns that changed the most below."""
@@ -305,10 +304,9 @@ def compare_files(
 ) -> Comparison:
     """Compare the score files ``a`` and ``b``, which have scores of the same questions.
 
-    Rows are paired by question and reference. With ``metric``, only this metric is compared.
     ``turns`` is the highest number of turns that are listed as worse, and as better, for each
-    metric. Raises `ConfigError` for files that cannot be read or paired, and, unless ``versions``
-    is "any", for a metric that was measured in different versions.
+    metric. Raises `ConfigError` for files that cannot be read or paired by question and reference,
+    and, unless ``versions`` is "any", for a metric that was measured in different versions.
     """
     run_a, run_b = (read_run(Path(file), metric=metric, texts=texts) for file in (a, b))
     return _comparison(run_b, run_a, versions=versions, turns=turns)

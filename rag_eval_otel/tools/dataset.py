@@ -184,28 +184,22 @@ async def aevaluate_dataset(
 
     ``thresholds`` maps the name of a metric to the lowest score that passes; it is a dict, or the
     path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names the
-    metrics that decide the label of a row, by default those by which the judge can tell good
-    answers from bad ones, if that is known of the judge, else all.
+    metrics that decide the label of a row, by default those that the judge measures well.
 
     At most ``concurrency`` rows are scored at the same time. If a row takes more than ``timeout``
     seconds, its finished scores are kept, and its other scores are errors.
 
-    ``cache`` is the path of a file for scores. Call the function again with the same file after an
+    ``cache`` is the path of a file for scores, also of many runs. Call the function again after an
     interrupt: the judge is asked only for scores that are missing or failed. A score is found by
     the content of the sample, the metric, the prompts, the judge, the embedder and
-    ``share_requests``, so one file may serve many runs. Your own metric is known by the name of its
-    class and its dataclass fields: use another file after a change of its code.
+    ``share_requests``; your own metric by the name of its class and its dataclass fields.
 
-    ``budget`` limits the requests to the judge and their tokens. Scores beyond the budget are
-    errors with the reason ``budget``.
+    ``budget`` limits the requests to the judge and their tokens. The run stops after ten rows in a
+    row that the judge or the embedder refused (401 or 403) or did not answer: the result has the
+    rows that are done, and ``result.totals.stopped`` says why.
 
-    The run stops after ten rows in a row that the judge or the embedder refused (401 or 403) or
-    did not answer. The result then has the rows that are done, ``result.totals.stopped`` says why,
-    and a warning says how to go on.
-
-    ``progress`` shows on stderr how many rows are done. ``auto`` shows it if stderr is a terminal.
-    If ``raise_on_failure`` is set, the first row with a score that is an error raises
-    `FailedRowError`.
+    ``progress`` shows on stderr how many rows are done; ``auto`` if it is a terminal. With
+    ``raise_on_failure``, the first row with a score that is an error raises `FailedRowError`.
 
     Raises `ConfigError`, before a model is asked, if a row or column cannot be used, or if a metric
     needs a field that no row has.

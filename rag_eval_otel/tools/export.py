@@ -119,10 +119,8 @@ async def export(
 ) -> tuple[Totals, int]:
     """Score each row of ``dataset`` by ``run``, and write it to ``output`` or send it.
 
-    Return the summary of all rows, and the number of rows that could not be sent.
-
-    ``check`` reads the rows for a gate. Scored rows are not kept in memory. Raises `ConfigError`,
-    before a model is asked, for a metric without its fields, and an output that cannot be written.
+    ``check`` reads the rows for a gate. Scored rows are not kept in memory. Return the summary of
+    all rows, and the number of rows that could not be sent.
     """
     check_needs(run.measurement.metrics, dataset)
     async with AsyncExitStack() as stack:

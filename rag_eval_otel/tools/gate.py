@@ -44,18 +44,13 @@ _COLUMNS = ("condition", "found", "interval", "rows", "result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """The conditions of a release.
+    """The conditions of a release; values out of range are a `ConfigError`.
 
-    - ``means``: the lowest mean by metric, on the metric's own scale.
-    - ``pass_rate``: the lowest share of rows with the label pass, in [0, 1].
-    - ``no_worse``: for each metric that is compared with the baseline, the drop of the mean that is
-      tolerated, 0 or more.
-    - ``baseline``: the score file of the earlier run. ``versions``: whether scores of other
-      versions (other metric, prompts or judge) may be compared.
+    - ``means``: the lowest mean by metric, on its own scale. ``pass_rate``: the lowest share of
+      rows with the label pass.
+    - ``no_worse``: the drop of the mean that is tolerated, by metric, below ``baseline``, the score
+      file of an earlier run; with ``versions`` "any" also of another judge, metric or prompt.
     - ``level``: the share of runs, above 0 and below 0.5, in which chance alone fails a comparison.
-
-    Raises `ConfigError` for values out of range, and for a baseline without a metric to compare or
-    the other way around.
     """
 
     means: Mapping[str, float] = field(default_factory=dict)

@@ -26,8 +26,7 @@ _SAMPLE_FIELDS = frozenset(Sample.__dataclass_fields__)
 class Dataset:
     """A source of samples that can be read repeatedly, one sample at a time.
 
-    ``fields`` maps fields of `Sample` to ``columns``. ``filled`` has the names of the fields and of
-    further texts that have a value in at least one row.
+    ``fields`` maps fields of `Sample` to ``columns``; ``filled`` are those with a value in a row.
     """
 
     source: Source
@@ -66,9 +65,8 @@ def open_dataset(
 ) -> Dataset:
     """Check the first ``limit`` rows of ``data``, or all, and return them as a `Dataset`.
 
-    ``columns`` maps fields of `Sample` to columns that are not recognised by name. Memory does not
-    grow with the number of rows. If a cell cannot be used, `ConfigError` names the file, the row
-    (from 0) and the column.
+    ``columns`` maps fields of `Sample` to columns with other names. If a cell cannot be used,
+    `ConfigError` names the file, the row (from 0) and the column. Rows are not kept in memory.
     """
     if isinstance(data, Dataset):
         return data
@@ -170,11 +168,7 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
 
 
 def sample_of(cells: Any, fields: Mapping[str, str], *, where: str) -> Sample:
-    """Convert ``cells``, the cells of one row by column name, to a `Sample`.
-
-    Texts in columns that are not in ``fields`` become ``Sample.extra``. If a cell cannot be used,
-    `ConfigError` names ``where``, the name of the row, and the column.
-    """
+    """Convert the cells of the row ``where`` to a `Sample`; other texts become ``extra``."""
     if isinstance(cells, Sample):
         return cells
     values: dict[str, Any] = {}

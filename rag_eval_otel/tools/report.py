@@ -119,10 +119,7 @@ class Series:
         return [low for *_, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True)]
 
     def estimated(self) -> Estimate | None:
-        """Estimate the mean of all turns, if the judge has scored a sample of them, else None.
-
-        If one offline judge, as in a cascade, has scored the turns, its scores are used, too.
-        """
+        """Estimate the mean of all turns, if a sample was judged, by the offline scores, too."""
         judged = [version for version in self.sampled if not is_offline(version)]
         if all(chance >= 1 for name in judged for _, chance in self.sampled[name].values()):
             return None

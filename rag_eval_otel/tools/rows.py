@@ -37,13 +37,12 @@ _EPOCHS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 class Row:
     """The scores of one turn, which is one question of a user and its answer.
 
-    ``index`` is the number of the turn in the dataset or file, from 0. A file may have several rows
-    with one ``index``, which have different scores of the turn. ``evaluation.usage`` has the model
-    requests of this run, in which scores from the cache need none.
+    ``index`` is the number of the turn in the dataset or file, from 0; a file may have several rows
+    with different scores of a turn. ``evaluation.usage`` has the model requests of this run.
 
     Rows from a file may also have the name of the row or trace in words (``place``), the ``time``
-    in seconds since the epoch, the ids of the trace and the span, the id of the turn in all files
-    (``turn``), the id of the question in all runs, even if the answer changes, and the ``service``.
+    in seconds since the epoch, the ids of trace and span, of the turn in all files (``turn``), and
+    of the question in all runs, and the ``service``.
     """
 
     index: int
@@ -197,10 +196,9 @@ def iso(seconds: float) -> str:
 
 
 def moment(value: Any) -> float | None:
-    """Convert ``value``, a number, a datetime or a text in ISO 8601, to seconds since the epoch.
+    """Convert a number, a datetime or text in ISO 8601 (else in UTC) to seconds since the epoch.
 
-    A time without a zone is in UTC. A number that would be after the year 5000 is in milliseconds,
-    microseconds or nanoseconds, as pandas, JavaScript and OTLP write times.
+    A number after the year 5000 is in milliseconds, microseconds or nanoseconds.
     """
     if isinstance(value, str):
         with suppress(ValueError):  # it may be a number

@@ -1,10 +1,8 @@
 """Print Prometheus rules that alert if too many answers have a bad score.
 
-The evidence of a window is a likelihood ratio, and so an e-value: the probability of its scores if
-more answers than allowed are bad, divided by that if exactly as many are. Each window starts a
-sequential test at another time, and their maximum is never above the e-Shiryaev-Roberts statistic.
-So while the target is met, it exceeds 100,000 at most once in 100,000 scores, at any traffic and
-for any mix of metrics. The option ``every`` sets this number.
+The evidence of a window is a likelihood ratio, and so an e-value. The maximum over windows is never
+above the e-Shiryaev-Roberts statistic: while the target is met, it exceeds ``every`` at most once
+in as many scores, at any traffic and for any mix of metrics.
 """
 
 from __future__ import annotations
@@ -45,13 +43,11 @@ class Target:
     """A service level objective for evaluation scores, and the options of the alerts on it.
 
     ``slo`` is the fraction of answers that should be good. An answer is bad if its score is at or
-    below ``tau``, a bucket bound of the score histogram. If ``every`` is 100,000, there is at most
-    one false alarm in 100,000 scores while the target is met. ``traces`` is the address of a page
-    of the tracing backend, with ``{service}`` and ``{metric}``. ``thresholds`` replace ``tau`` for
-    their metrics by the nearest bucket bound. Only ``label_metrics`` raise alerts on bad answers;
-    by default all do, except those without a part in the overall label of the offline judge, as far
-    as it made the scores. ``time_scale`` divides all times of the rules, for a look around: with
-    60, a window of an hour is a minute. Raises `ConfigError` for values that Prometheus cannot use.
+    below ``tau``, or the bucket bound nearest to its metric's threshold in ``thresholds``. There is
+    one false alarm in ``every`` scores while the target is met. ``traces`` is an address with
+    ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers, by default
+    all but those without a part in the label of the offline judge. ``time_scale`` divides all
+    times.
     """
 
     slo: float = 0.9

@@ -34,9 +34,8 @@ Message = Mapping[str, Any]
 def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecord]:
     """Yield the scores and the unscored turns in the file ``path``, OTLP JSON or a table.
 
-    If ``metric`` is set, only the scores of this metric are yielded; in a table, it may be the name
-    of a column that is not recognised as a metric. Raises `ConfigError` if the file cannot be read
-    or, at the end, if it had no scores.
+    With ``metric``, only its scores are yielded; in a table, it may be any column. Raises
+    `ConfigError` if the file cannot be read or, at the end, if it had no scores.
     """
     columns: dict[str, None] = {}
     turns, is_empty = _Turns(), True

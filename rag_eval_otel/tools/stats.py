@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from textwrap import shorten
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,9 +117,8 @@ MIN_POWERED: Final = 20
 class Sampled:
     """Turns of which a judge has scored a sample, as arrays with one entry for each turn.
 
-    ``scores`` and ``offline`` are NaN without a score of the judge or of an offline judge.
-    ``probabilities``, with which turns were chosen, are read where there is a score. Turns with one
-    number in ``clusters`` depend on each other, as those of one trace.
+    ``scores`` and ``offline`` are NaN where there is none. Turns with one number in ``clusters``,
+    as those of one trace, depend on each other.
     """
 
     scores: Numbers
@@ -196,11 +195,9 @@ class MetricSummary:
     """The summary of one metric's scores over a dataset.
 
     ``mean``, ``median`` and ``interval`` (95 %, see `score_interval`) cover only the ``ok`` scores,
-    on the metric's own scale: read them with the counts ``undefined`` and ``error``. None stands
-    for a value that cannot be computed. ``normalized_mean`` is the mean on the scale 0 to 1, for
-    metrics with another scale. ``passed`` of the ``labelled`` scores have the label pass.
-    ``reasons`` counts the reasons of the scores, and ``first_failure`` is the first error message.
-    If there are several ``versions``, the mean mixes different measurements.
+    on the metric's own scale: read them with the counts ``undefined`` and ``error``.
+    ``normalized_mean`` is on the scale 0 to 1. ``passed`` of the ``labelled`` scores have the label
+    pass. If there are several ``versions``, the mean mixes different measurements.
     """
 
     name: str
@@ -290,12 +287,10 @@ def mean_of(values: ArrayLike) -> float | None:
 class Totals:
     """The summary of a dataset over all rows and metrics.
 
-    ``totals["faithfulness"]`` is the summary of the metric ``faithfulness``. ``rows`` is the number
-    of rows, ``failed`` of rows with an error, and ``unscored`` of rows for which no metric could
-    use the judge's replies. ``usage`` has the model requests and tokens of this run, in which
-    scores from the cache need none, and ``cost`` their price in ``currency``; None if no price is
-    known. ``judge`` names the judge models that answered, None if no judge was asked. ``stopped``
-    says why the run stopped before the last row; None if it did not.
+    ``totals["faithfulness"]`` is the summary of a metric. ``failed`` is the number of rows with an
+    error, ``unscored`` of rows for which no metric could use the judge's replies. ``usage`` and
+    ``cost`` (in ``currency``, None if no price is known) are of this run, in which scores from the
+    cache need none. ``stopped`` says why the run stopped before the last row.
     """
 
     rows: int
@@ -310,7 +305,8 @@ class Totals:
 
     def __getitem__(self, name: str) -> MetricSummary:
         """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
-        return named(self.metrics, name)
+        metric: MetricSummary = named(self.metrics, name)
+        return metric
 
     def __repr__(self) -> str:
         """Return the summaries as a table, with remarks below."""
@@ -351,15 +347,7 @@ class Totals:
         }
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-Metric = TypeVar("Metric", bound=_Named)
-
-
-def named(metrics: Sequence[Metric], name: str) -> Metric:
+def named(metrics: Sequence[Any], name: str) -> Any:
     for metric in metrics:
         if metric.name == name:
             return metric
