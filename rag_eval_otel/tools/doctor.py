@@ -65,7 +65,7 @@ _OPTIONS: Options = {
     "--timeout SECONDS": (
         "time limit for judge, embedder and each endpoint (default: 10)",
         {"type": _seconds, "default": 10.0},
-    ),
+    )
 }
 add_options = partial(add_all, options=_OPTIONS)
 

@@ -115,10 +115,7 @@ def sample_in(cells: Message) -> Sample:
     except (TypeError, ValueError):
         contexts = []
     return Sample(
-        question=question or "",
-        contexts=tuple(contexts),
-        answer=answer or "",
-        reference=reference,
+        question=question or "", contexts=tuple(contexts), answer=answer or "", reference=reference
     )
 
 

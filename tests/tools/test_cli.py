@@ -401,11 +401,7 @@ def test_evaluate_refuses_a_wrong_budget(
     ],
 )
 def test_wrong_prices_are_refused(
-    rows: str,
-    table: str | None,
-    told: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    rows: str, table: str | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "prices.json"
     if table is not None:

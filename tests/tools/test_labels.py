@@ -89,10 +89,7 @@ def test_evaluated_row_is_read_with_a_human_label(form: str) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (
-            {"score": 1, "label": "good"},
-            r"row 1, score: the label must be .* not 'good'",
-        ),
+        ({"score": 1, "label": "good"}, r"row 1, score: the label must be .* not 'good'"),
         ({"score": 1, "label": {"a": 1}}, "the label must be pass or fail"),
         ({"score": 1, "label": math.inf}, "the label must be pass or fail"),
     ],
