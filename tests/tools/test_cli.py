@@ -17,11 +17,12 @@ import pytest
 from jinja2 import DictLoader
 
 from offline import asked_rows
-from openai_server import HttpReply, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
 from rag_eval_otel.tools.files import source_of
+from score_files import jsonl
 from support import names_asked
 
 MAIN = "import sys; from rag_eval_otel.tools.cli import main; sys.exit(main())"
@@ -29,12 +30,7 @@ MAIN = "import sys; from rag_eval_otel.tools.cli import main; sys.exit(main())"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return write(tmp_path / "data.jsonl", asked_rows(40))
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    return path
+    return jsonl(tmp_path / "data.jsonl", asked_rows(40))
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -65,11 +61,11 @@ def test_no_text_controls_the_terminal(
     """Escape sequences of a judge's name, a column or a metric are not printed."""
     hostile = "\x1b[2J\x1b]0;owned\x07\u202e"
     rows = [{"question": "q", hostile: "a"}]
-    data = write(tmp_path / "data.jsonl", rows)
+    data = jsonl(tmp_path / "data.jsonl", rows)
     assert main(["evaluate", str(data), "--metrics", "faithfulness"]) == 2
     command = import_module("rag_eval_otel.tools.cli.evaluate")
     monkeypatch.setattr(command, "print_result", lambda *_: print(f"judge {hostile}"))  # noqa: T201
-    data = write(tmp_path / "data.jsonl", asked_rows(1))
+    data = jsonl(tmp_path / "data.jsonl", asked_rows(1))
     assert main(["evaluate", str(data)]) == 0
     out, err = capsys.readouterr()
     assert "judge [2J]0;owned" in out
@@ -81,7 +77,7 @@ def test_options_are_heard(
 ) -> None:
     monkeypatch.setenv("RAG_EVAL_JUDGE", "lexical")
     rows = [{"prompt": "q", "output": "a", "truth": "a"}] * 3
-    data = write(tmp_path / "data.jsonl", rows)
+    data = jsonl(tmp_path / "data.jsonl", rows)
     output = tmp_path / "scores.jsonl"
     arguments = ["--metrics", "answer_exact_match", "--limit", "2", "--output", str(output)]
     columns = ["--columns", "question=prompt,answer=output,reference=truth"]
@@ -150,27 +146,6 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     monkeypatch.setenv("OPENAI_BASE_URL", "")  # restored after the test
     monkeypatch.setitem(OpenAIJudge.__init__.__kwdefaults__, "retries", 0)
-
-
-@pytest.mark.slow
-def test_failed_rows_are_tried_again(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Status 1 and the way on; the same command again asks only for what failed."""
-    refused = iter([HttpReply(status=500)] * 3)
-    output = tmp_path / "scores.jsonl"
-    with ScriptedOpenAI(lambda body: next(refused, None) or yes(body)) as server:
-        arguments = command(data, server, "--output", str(output))
-        assert main(arguments) == 1
-        assert (
-            "3 rows have errors instead of scores; finished scores are kept in"
-            in capsys.readouterr().err
-        )
-        asked = len(server.requests)
-        assert main(arguments) == 0
-        assert len(server.requests) == asked + 3
-    assert [row["status"] for row in rows_of(output)] == ["scored"] * 40
-    assert not (tmp_path / "scores.jsonl.cache").exists()
 
 
 @pytest.mark.slow
@@ -354,9 +329,7 @@ def status_of(command: list[str]) -> int:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(ROW), encoding="utf-8")
-    return str(path)
+    return str(jsonl(tmp_path / "rows.jsonl", [ROW]))
 
 
 @pytest.mark.parametrize(
