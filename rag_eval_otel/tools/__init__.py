@@ -35,7 +35,3 @@ def __getattr__(name: str) -> Any:
         if name in content:
             return content[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

@@ -343,9 +343,8 @@ def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
     tls = None
     if endpoint.url.startswith("https:"):
         tls = ssl.create_default_context(cafile=endpoint.certificate)
-        certificate, key = endpoint.client
-        if certificate:
-            tls.load_cert_chain(certificate, key)
+        if endpoint.client[0]:
+            tls.load_cert_chain(endpoint.client[0], endpoint.client[1])
     try:
         with urlopen(request, timeout=timeout, context=tls) as reply:  # noqa: S310
             status = int(reply.status)

@@ -160,29 +160,15 @@ class GateCheck:
         verdicts = []
         for name, bound in gate.means.items():
             metric = totals[name]
-            verdict = _bound_verdict(
-                name,
-                bound,
-                kind="mean",
-                metric=name,
-                found=metric.mean,
-                ends=metric.interval,
-                rows=metric.ok,
-                why=_without(metric.undefined + metric.error, "score"),
-            )
-            verdicts.append(verdict)
+            why = _without(metric.undefined + metric.error, "score")
+            ends, rows = metric.interval, metric.ok
+            verdicts.append(_bound_verdict("mean", name, bound, metric.mean, ends, rows, why))
         if gate.pass_rate is not None:
             passed, rows = self._labels["pass"], self._labels["pass"] + self._labels["fail"]
-            verdict = _bound_verdict(
-                "pass rate",
-                gate.pass_rate,
-                kind="pass rate",
-                found=passed / rows if rows else None,
-                ends=wilson(passed, rows) if rows else None,
-                rows=rows,
-                why=_without(self._labels[None], "label"),
-            )
-            verdicts.append(verdict)
+            found, ends = (passed / rows, wilson(passed, rows)) if rows else (None, None)
+            why = _without(self._labels[None], "label")
+            rate = gate.pass_rate
+            verdicts.append(_bound_verdict("pass rate", None, rate, found, ends, rows, why))
         verdicts += [self._compare(name, drop) for name, drop in gate.no_worse.items()]
         return GateResult(verdicts=tuple(verdicts))
 
@@ -216,19 +202,26 @@ def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
     return baseline
 
 
-def _bound_verdict(
-    condition: str, bound: float, *, found: float | None, ends: Range | None, **fields: Any
+def _bound_verdict(  # noqa: PLR0917  # of two kinds
+    kind: Kind,
+    metric: str | None,
+    bound: float,
+    found: float | None,
+    ends: Range | None,
+    rows: int,
+    why: tuple[str, ...],
 ) -> Verdict:
-    why = fields.pop("why")
     if ends is not None and ends[0] < bound <= ends[1]:
         why += (f"the interval contains {bound:g}: other rows may give the other result",)
     return Verdict(
-        condition=f"{condition} >= {bound:g}",
+        condition=f"{metric or kind} >= {bound:g}",
+        kind=kind,
+        metric=metric,
         passed=found is not None and found >= bound - _ROUNDING,
         found=found,
         interval=ends,
+        rows=rows,
         why=why,
-        **fields,
     )
 
 

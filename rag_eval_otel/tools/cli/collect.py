@@ -17,6 +17,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import Options, add_all, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect, phoenix_messages
 from rag_eval_otel.tools.files import check_output, writing_samples
+from rag_eval_otel.tools.rows import moment
 
 DESCRIPTION = """\
 Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
@@ -31,13 +32,12 @@ Exit status: 0 written, 1 no sample was found, 2 misuse.
 
 
 def _moment(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
+    seconds = moment(text)
+    if seconds is None:
         raise argparse.ArgumentTypeError(
             f"must be a time such as 2026-11-22 or 2026-11-22T09:00Z, not {text!r}"
-        ) from None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+        )
+    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 _OPTIONS: Options = {

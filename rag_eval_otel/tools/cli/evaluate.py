@@ -163,16 +163,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _list_metrics(options: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
-    for name in metric_names():
-        (metric,) = resolve_metrics([name])
+    for metric in (resolve_metrics([name])[0] for name in metric_names()):
         low, high = scale_of(metric)
-        rows.append(
-            {
-                "name": metric.name,
-                "needs": sorted(metric.needs),
-                "range": f"{low:g} to {high:g}" if math.isfinite(high - low) else "",
-            }
-        )
+        known = f"{low:g} to {high:g}" if math.isfinite(high - low) else ""
+        rows.append({"name": metric.name, "needs": sorted(metric.needs), "range": known})
     cells = [(r["name"], ", ".join(r["needs"]), r["range"]) for r in rows]
     print_result(options, rows, aligned([tuple(rows[0]), *cells], left=len(rows[0])))
 
