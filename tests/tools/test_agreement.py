@@ -95,6 +95,7 @@ RISING = np.array([0.1, 0.2, 0.3])
     ],
 )
 def test_degenerate_sample_gives_a_reason(figure: Figure, reason: str) -> None:
+    """There is no number, but the reason why."""
     assert figure.value is None
     assert reason in figure.reason
 
@@ -112,6 +113,7 @@ def test_kappa_and_its_standard_error_are_those_of_statsmodels() -> None:
 
 @pytest.mark.slow
 def test_intervals_cover_the_true_correlation() -> None:
+    """About 95 % of intervals from 40 rows contain the correlation of a million rows."""
     draw = np.random.default_rng(0)
 
     def rated(n: int) -> tuple[Any, Any]:
@@ -134,6 +136,7 @@ def test_perfect_agreement_and_few_rows_have_no_interval() -> None:
 
 @pytest.mark.parametrize(("k", "n"), [(0, 5), (5, 5), (3, 9), (81, 100)])
 def test_wilson_interval_is_that_of_scipy(k: int, n: int) -> None:
+    """At both ends, too."""
     expected = binomtest(k, n).proportion_ci(method="wilson")
     assert wilson(k, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
@@ -159,6 +162,7 @@ def test_corrected_rate_is_that_of_rogan_and_gladen_and_lee() -> None:
 
 @given(st.builds(counts, COUNTS, COUNTS, COUNTS, COUNTS), st.integers(0, 300), st.integers(0, 300))
 def test_corrected_rate_is_a_rate_or_refused(confusion: Confusion, passed: int, rest: int) -> None:
+    """For any counts, the rate and its interval lie in [0, 1], or there is a reason."""
     corrected = corrected_rate(confusion, passed=passed, n=passed + rest)
     if corrected.value is None:
         assert corrected.reason
@@ -182,6 +186,7 @@ def test_corrected_rate_is_a_rate_or_refused(confusion: Confusion, passed: int, 
 def test_rate_that_cannot_be_corrected_is_refused(
     confusion: Confusion, n: int, reason: str
 ) -> None:
+    """No rows, an empty class and a weak judge give a reason."""
     corrected = corrected_rate(confusion, passed=n // 2, n=n)
     assert corrected.value is None
     assert reason in corrected.reason
@@ -198,6 +203,7 @@ def fitted(pairs: list[tuple[float, bool]]) -> Any:
 
 @given(st.lists(st.tuples(SCORES, st.booleans()), max_size=30))
 def test_threshold_has_the_stated_youden(pairs: list[tuple[float, bool]]) -> None:
+    """On the rows it was chosen on."""
     fit = fitted(pairs)
     if fit.threshold.value is None:
         assert fit.threshold.reason
@@ -217,6 +223,7 @@ def test_threshold_has_the_stated_youden(pairs: list[tuple[float, bool]]) -> Non
     ],
 )
 def test_threshold_lies_midway(pairs: list[tuple[float, bool]], threshold: float) -> None:
+    """Between two scores; a single row of a class prevents cross-validation."""
     fit = fitted(pairs)
     assert fit.threshold.value == pytest.approx(threshold)
     assert (fit.cross_validated.reason == "a class has one row only") is (len(pairs) == 3)
@@ -243,6 +250,7 @@ def test_youden_on_the_same_rows_is_too_optimistic() -> None:
     ],
 )
 def test_useless_threshold_has_a_reason(pairs: list[tuple[float, bool]], reason: str) -> None:
+    """One class, equal scores or a reversed judge have none."""
     fit = fitted(pairs)
     assert fit.threshold.value is None
     assert reason in fit.threshold.reason

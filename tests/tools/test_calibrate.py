@@ -32,6 +32,7 @@ def figures(calibration: Calibration) -> dict[str, Figure]:
 def test_every_figure_is_finite_or_has_a_reason(
     rows: list[tuple[Any, Any]], threshold: float | None, passing: float | None
 ) -> None:
+    """For any rows nothing is NaN, nothing raises, and every row is counted."""
     scores, labels = [s for s, _ in rows], [label for _, label in rows]
     found = calibrate(scores, labels, threshold=threshold, label_threshold=passing)
     for figure in figures(found).values():
@@ -42,6 +43,7 @@ def test_every_figure_is_finite_or_has_a_reason(
 
 
 def test_labels_on_a_scale_need_a_label_threshold() -> None:
+    """Only the rank correlation needs none."""
     scores, labels = [1, 2, 3, 4, 5, 5], [1, 2, 3, 5, 5, 4]
     whole = calibrate(scores, labels, threshold=4)
     assert whole.spearman.value == pytest.approx(0.868, abs=1e-3)
@@ -63,6 +65,7 @@ def test_unlabelled_rows_have_a_corrected_rate() -> None:
 
 
 def test_without_a_threshold_there_is_no_pass_or_fail() -> None:
+    """Order and the threshold that fits are still computed."""
     found = calibrate([0.9, 0.2, 0.4], [1, 0, None], threshold=None)
     assert found.auroc.value == 1.0
     assert found.fit.threshold.value == pytest.approx(0.55)
@@ -84,6 +87,7 @@ def test_without_a_threshold_there_is_no_pass_or_fail() -> None:
 def test_wrong_score_label_or_option_is_an_error(
     scores: list[Any], labels: list[Any], options: dict[str, Any], message: str
 ) -> None:
+    """The error names the row."""
     with pytest.raises(ConfigError, match=message):
         calibrate(scores, labels, **{"threshold": 0.5, **options})
 
@@ -109,6 +113,7 @@ def labelled(tmp_path: Path) -> Path:
 
 
 def test_command_prints_a_table(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every metric has a table; a built-in metric has its own threshold."""
     assert run(labelled) == 0
     first, second = capsys.readouterr().out.split("\n\n")
     assert first.splitlines()[:4] == [
@@ -124,6 +129,7 @@ def test_command_prints_a_table(labelled: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_command_names_file_row_and_line(tmp_path: Path) -> None:
+    """The error for an unreadable cell says where it is."""
     path = tmp_path / "labels.jsonl"
     path.write_text('{"score": 1, "label": 1}\n\n{"score": 1, "label": "meh"}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"labels.jsonl, row 1 \(line 3\), score: the label must"):
@@ -142,5 +148,6 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
 def test_options_that_do_not_fit_are_refused(
     options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The message names what an option needs."""
     assert main(["calibrate", *options]) == 2
     assert told in capsys.readouterr().err

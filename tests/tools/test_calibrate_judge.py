@@ -115,11 +115,13 @@ def test_cases_are_balanced() -> None:
 
 
 def test_each_sentence_has_a_verdict() -> None:
+    """Each answer has as many sentences as verdicts, in any script."""
     assert [c for c in CASES if len(sentences_of(c.sample.answer)) != len(c.verdicts)] == []
 
 
 @pytest.mark.slow
 def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    """All figures are 1 in both forms, tokens are priced, and the status is 0."""
     status, out = run(capsys, lambda body: judged(body, right), "--json")
     assert status == 0
     short, full = json.loads(out)["checks"]
@@ -138,6 +140,7 @@ def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.slow
 def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is right on good answers, and the output lists the subjects it fails on."""
     status, out = run(capsys, lambda body: judged(body, agreeing))
     assert status == 1
     share = sum(case.backed == "all" for case in CASES) / len(CASES)
@@ -152,12 +155,15 @@ def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 def test_unreachable_judge_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is right, and the reason is printed."""
     status, out = run(capsys, lambda _: HttpReply(status=401), "--form", "short")
     assert status == 1
     assert "failed scores: 336 unauthorized" in out
 
 
 def test_single_unusable_part_is_counted() -> None:
+    """The unusable part is wrong, and the others count."""
+
     def answer(task: Task[Any]) -> object:
         if task.prompt == "groundedness_1":
             return UnparsableReplyError("no")
@@ -176,6 +182,7 @@ def test_single_unusable_part_is_counted() -> None:
 
 @pytest.mark.parametrize("bound", ["1.5", "-1", "nan", "x"])
 def test_bound_outside_0_to_1_is_refused(bound: str) -> None:
+    """A bound that nothing can reach, or everything, is refused."""
     with pytest.raises(SystemExit) as refused:
         main(["calibrate", "--built-in", "--bound", bound])
     assert refused.value.code == 2

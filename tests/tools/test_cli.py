@@ -48,6 +48,7 @@ def test_a_file_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_file_is_evaluated_offline(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With no more than a file: the default metrics, the offline judge, a table."""
     assert main(["evaluate", str(data)]) == 0
     out = capsys.readouterr()
     assert out.out.startswith("40 rows, 0 with errors; judge lexical")
@@ -75,6 +76,7 @@ def test_no_text_controls_the_terminal(
 def test_options_are_heard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Metrics, columns, limit and output, with a summary as JSON."""
     monkeypatch.setenv("RAG_EVAL_JUDGE", "lexical")
     rows = [{"prompt": "q", "output": "a", "truth": "a"}] * 3
     data = jsonl(tmp_path / "data.jsonl", rows)
@@ -106,6 +108,7 @@ def test_options_are_heard(
 def test_misuse_is_told(
     arguments: list[str], told: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Exit status 2 and the way out on stderr."""
     places = {"DATA": data, "FOLDER": data.with_name("folder.csv")}
     places["FOLDER"].mkdir()
     assert main(["evaluate", *(str(places.get(a, a)) for a in arguments)]) == 2
@@ -208,6 +211,7 @@ def ended_by(sign: signal.Signals, arguments: list[str], stalling: Stalling) -> 
 
 @pytest.mark.slow
 def test_an_interrupt_keeps_what_is_done(data: Path, tmp_path: Path) -> None:
+    """^C ends with status 130 and says how to go on; there is no half of an output."""
     output = tmp_path / "scores.csv"
     stalling = Stalling(answers=25)
     with ScriptedOpenAI(stalling) as server:
@@ -261,6 +265,7 @@ def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path)
 
 
 def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table with name, needs and range of each metric; the same as JSON."""
     assert main(["evaluate", "--list-metrics"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "needs", "range"]
@@ -274,6 +279,7 @@ def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_closed_pipe_ends_the_command() -> None:
+    """A pipe that is closed, as by ``head``, ends the command without a traceback."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
@@ -302,6 +308,7 @@ def test_help_is_quick() -> None:
 
 @pytest.mark.parametrize("name", list(registered()))
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``COMMAND --help`` imports the command and prints its description."""
     with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
     description = registered()[name].load().DESCRIPTION
@@ -344,6 +351,7 @@ def rows(tmp_path: Path) -> str:
 def test_report_refuses(
     rows: str, options: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The error names the option and what it takes."""
     assert status_of(["report", rows, *options.split()]) == 2
     assert told in capsys.readouterr().err
 
@@ -353,6 +361,7 @@ def test_report_refuses(
 def test_evaluate_refuses_a_wrong_budget(
     rows: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A budget of a run is a whole number."""
     assert status_of(["evaluate", rows, "--judge", "lexical", f"{option}={value}"]) == 2
     assert f"{option}: must be a whole number, 0 or more" in capsys.readouterr().err
 
@@ -376,6 +385,7 @@ def test_evaluate_refuses_a_wrong_budget(
 def test_wrong_prices_are_refused(
     rows: str, table: str | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The error names the file, shows the form of a table, and says what is wrong."""
     file = tmp_path / "prices.json"
     if table is not None:
         file.write_text(table, encoding="utf-8")

@@ -44,6 +44,7 @@ FORMS: dict[str, Callable[[float], dict[str, Any]]] = {
 def test_rows_are_read_in_any_form(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One score a row, several by name, or the output of evaluate; drift is exit status 1."""
     path = jsonl(tmp_path / "scores.jsonl", map(FORMS[form], FALLS))
     status, (one,) = found(path, capsys=capsys)
     assert status == 1
@@ -71,6 +72,7 @@ def log_request(at: int, value: float | None) -> dict[str, Any]:
 def test_otlp_files_are_read(
     request_of: Callable[[int, float], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A collector writes one request a line; the worst turns are named by trace id."""
     path = jsonl(tmp_path / "out.jsonl", [request_of(at, v) for at, v in enumerate(FALLS)])
     status, (one,) = found(path, capsys=capsys)
     assert status == 1
@@ -81,6 +83,7 @@ def test_otlp_files_are_read(
 def test_the_table_describes_drift_no_drift_and_too_few_scores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Each stream has its own lines."""
     rows = [{"scores": {"falls": a, "stays": b}} for a, b in zip(FALLS, STAYS, strict=True)]
     assert main(["drift", str(jsonl(tmp_path / "a.jsonl", rows))]) == 1
     out = capsys.readouterr().out
@@ -96,6 +99,7 @@ def test_the_table_describes_drift_no_drift_and_too_few_scores(
 def test_with_a_target_no_baseline_is_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The target is the baseline."""
     values = scores((300, 0.8), (600, 0.3))
     path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in values])
     status, (one,) = found(path, "--target", 0.8, capsys=capsys)
@@ -107,6 +111,7 @@ def test_with_a_target_no_baseline_is_learned(
 def test_a_reference_file_gives_the_baseline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Scores that are lower than last month's from the first one on are a drift."""
     before = jsonl(tmp_path / "before.jsonl", [{"score": value} for value in STAYS])
     now = jsonl(tmp_path / "now.jsonl", [{"score": v} for v in scores((400, 0.5), seed=1)])
     status, (one,) = found(now, "--reference", before, capsys=capsys)
@@ -120,6 +125,7 @@ def test_a_reference_file_gives_the_baseline(
 def test_scores_are_sorted_by_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The file was written by several workers."""
     seconds = [*range(32400, 33100), *range(118800, 119500)]
     moments = [datetime.fromtimestamp(at, timezone.utc).isoformat() for at in seconds]
     rows = [{"score": v, "time": at} for v, at in zip(FALLS, moments, strict=True)]
@@ -136,6 +142,7 @@ def test_scores_are_sorted_by_time(
 def test_invalid_values_are_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """NaN, texts and percentages are not scores; the first one is logged."""
     odd = ["", "n/a", 85.0, -3, float("nan"), None, [1]]
     rows = [{"score": value} for value in [*STAYS[:700], *odd * 20, *STAYS[700:]]]
     status, (one,) = found(jsonl(tmp_path / "a.jsonl", rows), capsys=capsys)
@@ -158,6 +165,7 @@ def test_invalid_values_are_ignored(
 def test_invalid_files_are_refused(
     name: str, content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The error says how a file must look."""
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     assert main(["drift", str(path)]) == 2

@@ -69,6 +69,7 @@ def test_the_status_says_whether_the_gate_passed(
 def test_a_baseline_is_compared_row_by_row(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The table has the paired interval, the JSON its ends."""
     before, after = tmp_path / "before.csv", tmp_path / "after.jsonl"
     assert status(write("old.jsonl", 20), "--output", str(before)) == 0
     compared = ("--baseline", str(before), "--no-worse", "answer_exact_match")
@@ -132,12 +133,14 @@ def test_failed_scores_come_before_the_gate(
 
 
 def test_one_table_has_the_statuses_of_all_commands() -> None:
+    """A line for each command, in the order of the help."""
     text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
     table = text.split("## Exit statuses")[1].split("\n## ")[0]
     assert re.findall(r"^\| `([\w-]+)` \|", table, flags=re.MULTILINE) == list(registered())
 
 
 def test_the_example_for_github_actions_has_options_that_exist() -> None:
+    """The command in the workflow is read as it stands."""
     workflow = (ROOT / "examples" / "github-actions.yml").read_text(encoding="utf-8")
     found = re.search(r"rag-eval-otel (evaluate .+?)\n +env:", workflow, flags=re.DOTALL)
     assert found is not None

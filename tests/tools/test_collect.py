@@ -242,6 +242,7 @@ def test_each_form_of_file_gives_the_turn(tmp_path: Path, form: str) -> None:
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> None:
+    """The message names the file, the line, and what to do."""
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=says):
@@ -261,6 +262,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> N
     ],
 )
 def test_spans_that_are_not_valid_are_refused(changed: dict[str, object]) -> None:
+    """Ids of another form, and values of another type, are no tracebacks."""
     (message, *_) = messages(turn_spans())
     message["resourceSpans"][0]["scopeSpans"][0]["spans"][0] |= changed
     with pytest.raises(ConfigError, match="is not valid OTLP"):
@@ -268,6 +270,7 @@ def test_spans_that_are_not_valid_are_refused(changed: dict[str, object]) -> Non
 
 
 def test_a_share_is_random_and_the_same_each_time() -> None:
+    """About a tenth of 2,000 traces, whatever their order; a larger share has them, too."""
     traces = [f"{i:032x}" for i in range(2000)]  # ids that are not random at all
     tenth, half = Selection(share=0.1), Selection(share=0.5)
     drawn = [trace for trace in traces if tenth.has_chosen(trace)]
@@ -277,6 +280,7 @@ def test_a_share_is_random_and_the_same_each_time() -> None:
 
 
 def test_only_turns_that_failed() -> None:
+    """By the label on the span; others are counted."""
     spans = [*turn_spans(1, label="fail"), *turn_spans(2, label="pass"), *turn_spans(3)]
     counts = Collected()
     (turn,) = collect(messages(spans), Selection(label="fail"), counts)
@@ -285,6 +289,7 @@ def test_only_turns_that_failed() -> None:
 
 
 def test_what_is_skipped_is_counted_with_its_reason() -> None:
+    """A turn without an answer, two spans of one id, and a trace that has no RAG."""
     no_answer = turn_spans(1)[:1]
     doubled = [*turn_spans(2), replace(turn_spans(2)[0], name="another")]
     other = [replace(turn_spans(3)[2], attributes={"http.route": "/"}, scope="web")]
@@ -304,6 +309,7 @@ def test_texts_that_were_cut_are_skipped_if_the_limit_is_told() -> None:
 
 @pytest.mark.parametrize("app", OWN_APPS, ids=lambda app: app.name)
 def test_spans_that_this_library_wrote_are_read(app: App) -> None:
+    """A LangChain application without another instrumentation, with content capture on."""
     with attached(export_content="all") as live:
         app.run([live.handle.callback])
         live.handle.flush()
@@ -316,6 +322,7 @@ def test_spans_that_this_library_wrote_are_read(app: App) -> None:
 
 
 def test_evaluate_takes_the_samples_as_they_are(tmp_path: Path) -> None:
+    """With ids and scores of passages, and without: the samples are equal to those of the trace."""
     traces, output = tmp_path / "traces.json", tmp_path / "samples.jsonl"
     spans = turn_spans(1, label="fail")
     spans[0] = replace(
@@ -341,6 +348,7 @@ def test_evaluate_takes_the_samples_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, with the reasons; without a sample the status is 1."""
     traces, output = tmp_path / "traces.json", tmp_path / "samples.jsonl"
     traces.write_bytes(lines(messages([*turn_spans(1), *turn_spans(2)[:1]])))
     assert main(["collect", str(traces), "-o", str(output)]) == 0
@@ -351,6 +359,7 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None:
+    """From the trace to the score file: texts, ids, time and service."""
     traces, samples, scores = (
         tmp_path / name for name in ("traces.json", "samples.jsonl", "scores.jsonl")
     )
@@ -438,6 +447,7 @@ def test_phoenix_that_does_not_answer(
     error: Exception,
     says: str,
 ) -> None:
+    """The message says what to set; nothing is written."""
     phoenix.append(error)
     output = tmp_path / "samples.jsonl"
     assert main(["collect", "--phoenix", "shop", "-o", str(output)]) == 2
@@ -459,11 +469,13 @@ def test_phoenix_that_does_not_answer(
 def test_options_that_select_nothing_are_refused(
     options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The message names the option and the way out."""
     assert main(["collect", "-o", "rows.jsonl", *options]) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_time_that_cannot_be_read_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With an example."""
     with pytest.raises(SystemExit, match="2"):
         main(["collect", "-o", "rows.jsonl", "--phoenix", "p", "--since", "soon"])
     assert "must be a time such as 2026-11-22" in capsys.readouterr().err

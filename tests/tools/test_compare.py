@@ -53,6 +53,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 def test_the_table_has_both_means_and_the_paired_difference(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """With an interval, the numbers of pairs, lower and higher rows, and the passes of both."""
     changes = [-0.5 - i / 100 for i in range(10)] + [0.3] * 5 + [0.0] * 24
     half = t_quantile(0.975, 38) * statistics.stdev(changes) / math.sqrt(39)
     assert f"{statistics.mean(changes) - half:.3f}" == "-0.193"
@@ -67,6 +68,7 @@ def test_the_table_has_both_means_and_the_paired_difference(
 def test_turns_that_changed_the_most_are_listed_with_their_texts(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The largest change first, the first row first among equals, and each row of each file."""
     out = printed(capsys, *files, "--worst", "2")
     worse, better = out.split("turns that got ")[1:]
     assert [line.split("  ") for line in worse.splitlines()[1:3]] == [
@@ -81,6 +83,7 @@ def test_turns_that_changed_the_most_are_listed_with_their_texts(
 def test_json_has_the_differences_and_the_turns(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Without the single scores; texts only if they are asked for."""
     found = json.loads(printed(capsys, *files, "--json"))
     metric = found["metrics"]["faithfulness"]
     assert metric["pairs"] == 39
@@ -93,6 +96,7 @@ def test_json_has_the_differences_and_the_turns(
 
 
 def test_the_page_shows_both_runs(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Three drawings for each metric, and tables of turns with the answers of both runs."""
     page = tmp_path / "compare.html"
     assert main(["report", *map(str, files), "--output", str(page)]) == 0
     found = parsed(page.read_text(encoding="utf-8"))
@@ -106,6 +110,7 @@ def test_the_page_shows_both_runs(files: tuple[Path, Path], tmp_path: Path) -> N
 def test_hostile_texts_control_neither_page_nor_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Texts of users and models are escaped."""
     one = jsonl(tmp_path / "a.jsonl", [scored(i, 0.9, question=HOSTILE) for i in range(3)])
     two = jsonl(tmp_path / "b.jsonl", [scored(i, 0.1, question=HOSTILE) for i in range(3)])
     page = tmp_path / "compare.html"
@@ -116,6 +121,7 @@ def test_hostile_texts_control_neither_page_nor_terminal(
 
 
 def test_repeated_questions_are_paired_in_their_order(tmp_path: Path) -> None:
+    """A question that is asked three times has three pairs."""
     a = jsonl(tmp_path / "a.jsonl", [scored(i, i / 10, question_id="q") for i in range(3)])
     b = jsonl(tmp_path / "b.jsonl", [scored(i, i / 10 + 0.5, question_id="q") for i in range(4)])
     (metric,) = compare_files(a, b).metrics
@@ -137,6 +143,7 @@ def test_repeated_questions_are_paired_in_their_order(tmp_path: Path) -> None:
 def test_files_that_cannot_be_compared(
     rows: list[Any], told: str, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Status 2, and a message that names the file and the way out."""
     jsonl(files[1], rows)
     assert main(["report", *map(str, files)]) == 2
     assert told in capsys.readouterr().err
@@ -161,6 +168,7 @@ def test_a_failed_score_is_no_other_measurement(
 def test_other_versions_are_compared_on_demand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The table says that they are other measurements."""
     a = jsonl(tmp_path / "a.jsonl", [scored(i, 0.5) for i in range(3)])
     other = {"faithfulness": {"value": 0.6, "version": "2"}, "new": 1.0}
     b = jsonl(tmp_path / "b.jsonl", [scored(i, 0.5) | {"scores": other} for i in range(3)])
@@ -173,6 +181,7 @@ def test_other_versions_are_compared_on_demand(
 def test_a_metric_without_any_score_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A run in which all answers are empty has dashes, and the rows that lost their score."""
     a = jsonl(tmp_path / "a.jsonl", [scored(i, 0.9) for i in range(3)])
     b = jsonl(tmp_path / "b.jsonl", [scored(i, None) for i in range(3)])
     page = tmp_path / "compare.html"

@@ -44,6 +44,7 @@ def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:
 
 
 def test_every_row_is_scored_in_order() -> None:
+    """Rows come in the order of the dataset, each with its sample and its scores."""
     result = evaluated(numbers(3, 1, 2), Reads(), Reads(factor=10, name="tenfold"))
     assert [row.index for row in result.rows] == [0, 1, 2]
     assert [row["reads"].value for row in result.rows] == [3, 1, 2]
@@ -52,11 +53,13 @@ def test_every_row_is_scored_in_order() -> None:
 
 
 def test_failed_row_raises_on_demand() -> None:
+    """``raise_on_failure`` stops at the first failed row and names it with the reason."""
     with pytest.raises(FailedRowError, match=r"the list, row 1: reads failed \(internal\): Value"):
         evaluated(numbers(1, "wrong", "wrong"), raise_on_failure=True)
 
 
 def test_needs_are_checked_before_any_request() -> None:
+    """The error names the metric and the missing field."""
     asked = judge()
     with pytest.raises(ConfigError, match="context_agreement needs contexts"):
         evaluated(numbers(1), JUDGED, judge=asked)
@@ -72,11 +75,13 @@ def test_needs_are_checked_before_any_request() -> None:
     ],
 )
 def test_wrong_option_is_refused(options: dict[str, Any], told: str) -> None:
+    """The error names the allowed values."""
     with pytest.raises(ConfigError, match=told):
         evaluated(numbers(1), **options)
 
 
 def test_budget_of_requests_is_kept() -> None:
+    """Scores beyond it have the reason ``budget``; metrics without a judge are scored."""
     asked = judge()
     result = evaluated(
         [{**row, "answer": "1"} for row in asked_rows(5)],
@@ -115,12 +120,14 @@ class Gate:
 
 
 def test_concurrency_is_used_and_kept() -> None:
+    """Three requests are under way at once, never four."""
     gate = Gate(opens_at=3)
     result = evaluated(asked_rows(9), JUDGED, judge=gate, concurrency=3)
     assert (result[JUDGED.name].ok, gate.most) == (9, 3)
 
 
 def test_slow_row_fails_alone() -> None:
+    """Missing scores of a row beyond ``timeout`` are errors; the others are kept."""
     gate = Gate(opens_at=-1)
     rows = [{**row, "answer": "1"} for row in asked_rows(2)]
     result = evaluated(rows, JUDGED, Reads(), judge=gate, timeout=0.0)
@@ -129,6 +136,7 @@ def test_slow_row_fails_alone() -> None:
 
 
 def test_in_order_holds_few_items() -> None:
+    """Only some items are taken before the first result is."""
     taken: list[int] = []
 
     def items() -> Iterator[int]:
@@ -192,6 +200,7 @@ def test_the_progress_is_shown_on_a_terminal_or_on_demand(
     is_shown: bool,  # noqa: FBT001
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A line on stderr counts rows, and is written again for each."""
     monkeypatch.setattr(sys, "stderr", stream())
     with progress_line(3, mode) as advance:
         for has_failed in (False, True, False):
@@ -201,6 +210,8 @@ def test_the_progress_is_shown_on_a_terminal_or_on_demand(
 
 
 def test_both_forms_work_within_an_event_loop() -> None:
+    """The blocking form too, as in a notebook."""
+
     async def both() -> list[DatasetResult]:
         options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
         awaited = await aevaluate_dataset(numbers(1, 2), [Reads()], **options)
@@ -249,6 +260,7 @@ def result_of(*answers: object, **options: Any) -> DatasetResult:
 
 
 def test_dict_is_json_without_texts() -> None:
+    """Each sample is identified by a digest."""
     found = json.loads(json.dumps(result_of(1, "?").to_dict()))
     assert found["row_count"] == 2
     assert found["metrics"]["reads"]["undefined"] == 1
@@ -264,6 +276,7 @@ def test_dict_is_json_without_texts() -> None:
 
 
 def test_frame_has_a_line_for_each_row() -> None:
+    """Values are floats, NaN if missing, with status and reason beside."""
     frame = result_of(1, "?").to_pandas()
     assert frame["reads"].dtype == "float64"
     assert frame["reads"].isna().tolist() == [False, True]
@@ -273,6 +286,7 @@ def test_frame_has_a_line_for_each_row() -> None:
 
 
 def test_without_pandas_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is named."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "rag-eval-otel\[tools\]'):
         result_of(1).to_pandas()
@@ -280,6 +294,7 @@ def test_without_pandas_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_optional_libraries_are_imported_on_use() -> None:
+    """Evaluating a list imports neither pandas nor Arrow nor LangChain."""
     code = "import sys, rag_eval_otel.tools.dataset; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -288,6 +303,7 @@ def test_optional_libraries_are_imported_on_use() -> None:
 
 
 def test_paired_differences() -> None:
+    """The difference is over pairs of ok scores; other rows are counted."""
     here, there = result_of(2, 4, "?", 5), result_of(2, 4, 1, "?")
     rows = [
         {**row, "answer": str(a)} for row, a in zip(numbers(0, 0, 0, 0), (1, 2, 1, 1), strict=True)
@@ -306,6 +322,7 @@ def broken_at(count: int) -> Callable[[Task[Any]], object]:
 
 
 def test_interrupted_run_is_continued(tmp_path: Any) -> None:
+    """Known scores are not asked again, failed ones are; the result is that of one run."""
     cache = tmp_path / "scores.cache"
     first = evaluated(asked_rows(5), JUDGED, judge=judge(broken_at(2)), cache=cache, concurrency=1)
     assert (first[JUDGED.name].ok, first[JUDGED.name].error) == (2, 3)
@@ -318,6 +335,7 @@ def test_interrupted_run_is_continued(tmp_path: Any) -> None:
 
 
 def test_unusable_reply_is_asked_again(tmp_path: Any) -> None:
+    """Its score is not kept."""
     cache = tmp_path / "scores.cache"
     first = evaluated(asked_rows(2), JUDGED, judge=judge(lambda task: None), cache=cache)
     assert first[JUDGED.name].reasons == {"unparsable": 2}
@@ -327,6 +345,7 @@ def test_unusable_reply_is_asked_again(tmp_path: Any) -> None:
 
 
 def test_only_missing_scores_are_measured(tmp_path: Any) -> None:
+    """Added rows and metrics are asked for, in any order of rows."""
     cache = str(tmp_path / "scores.cache")
     rows = [{**row, "answer": "1"} for row in asked_rows(3)]
     evaluated(rows, JUDGED, cache=cache)
@@ -339,6 +358,7 @@ def test_only_missing_scores_are_measured(tmp_path: Any) -> None:
 
 
 def test_another_judge_or_metric_is_measured_again(tmp_path: Any) -> None:
+    """The cache has scores for one judge, and one set of metric parameters."""
     cache = tmp_path / "scores.cache"
     evaluated(asked_rows(1), JUDGED, cache=cache)
     other = judge()
@@ -352,6 +372,7 @@ def test_another_judge_or_metric_is_measured_again(tmp_path: Any) -> None:
     "content", [b"no database, but long enough to be read as one" * 99, b"SQLite format 3\0" * 99]
 )
 def test_damaged_cache_is_an_error(content: bytes, tmp_path: Any) -> None:
+    """The error names the file, which is left alone."""
     cache = tmp_path / "scores.cache"
     cache.write_bytes(content)
     with pytest.raises(ConfigError, match=r"scores\.cache cannot be used.*Remove it.*another file"):
@@ -360,6 +381,7 @@ def test_damaged_cache_is_an_error(content: bytes, tmp_path: Any) -> None:
 
 
 def test_database_of_another_program_is_refused(tmp_path: Any) -> None:
+    """A file with tables that are not ours is refused."""
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE theirs (a)")

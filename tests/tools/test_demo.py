@@ -18,6 +18,7 @@ def run_json(**options: Any) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_every_turn_arrives_once_and_scored() -> None:
+    """Each question has its own trace, in order."""
     status, shown = run_json()
     assert status == 0
     assert [turn["question"] for turn in shown["turns"]] == [turn.question for turn in TURNS]
@@ -28,6 +29,7 @@ def test_every_turn_arrives_once_and_scored() -> None:
 
 @pytest.mark.slow
 def test_tree_shows_the_scores_on_the_root() -> None:
+    """The text shows each trace as a tree with four scores, and names the judge."""
     written: list[str] = []
     assert run_demo(form="text", options={}, write=written.append) == 0
     text = "".join(written)
@@ -41,6 +43,7 @@ def test_tree_shows_the_scores_on_the_root() -> None:
 
 @pytest.mark.slow
 def test_environment_endpoint_gets_the_traces_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``OTEL_EXPORTER_OTLP_ENDPOINT`` the traces are exported there as well."""
     with OtlpReceiver() as elsewhere:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", elsewhere.http_endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
@@ -69,6 +72,7 @@ def test_export_that_fails_is_not_called_an_export(monkeypatch: pytest.MonkeyPat
 
 
 def test_missing_scores_fail_the_demo() -> None:
+    """The exit status is 1 if turns were not scored."""
     status, shown = run_json(sample_rate=0.0)
     assert status == 1
     assert shown["totals"]["turns_by_outcome"] == {"skipped": len(TURNS)}
@@ -76,6 +80,7 @@ def test_missing_scores_fail_the_demo() -> None:
 
 @pytest.mark.slow
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command runs the demo; it refuses an unknown judge and names the right form."""
     assert main(["demo", "--json", "--judge", "lexical"]) == 0
     assert len(json.loads(capsys.readouterr().out)["turns"]) == len(TURNS)
     assert main(["demo", "--judge", "gpt"]) == 2

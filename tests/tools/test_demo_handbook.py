@@ -61,12 +61,14 @@ def test_passages_have_ids_and_text() -> None:
 
 @pytest.mark.parametrize("turn", TURNS, ids=lambda turn: turn.question[:30])
 def test_the_app_retrieves_and_answers(turn: Turn) -> None:
+    """The chain gives the scripted answer, from three passages with ids."""
     answer, contexts = ask(turn.question)
     assert answer == turn.answer
     assert len({passage.id for passage in contexts} - {None}) == 3
 
 
 def test_an_unknown_question_is_not_answered() -> None:
+    """The model has no answer to an unknown question or one without words."""
     assert ask("What is the airspeed of a swallow?")[0] == "I don't know."
     assert ask("?")[0] == "I don't know."
     assert len(HandbookEmbeddings().embed_query("")) == len(HandbookEmbeddings().embed_query("a"))
@@ -74,6 +76,7 @@ def test_an_unknown_question_is_not_answered() -> None:
 
 @pytest.mark.parametrize("turn", GOOD, ids=lambda turn: turn.question[:30])
 def test_a_good_turn_scores_well(turn: Turn) -> None:
+    """All four scores of a good turn are well above 0.5."""
     assert value(turn, "answer_relevancy") > 0.6
     assert all(value(turn, name) >= 0.75 for name in NAMES[1:])
 
@@ -89,6 +92,7 @@ def test_a_good_turn_scores_well(turn: Turn) -> None:
     ],
 )
 def test_a_defect_lowers_the_score_of_its_metric(defect: str, name: str) -> None:
+    """Below 0.5, and below every good answer; a refusal has no claims."""
     (turn,) = (turn for turn in TURNS if turn.defect == defect)
     assert value(turn, name) < 0.5 < min(value(good, name) for good in GOOD)
     if defect == "refusal":

@@ -82,6 +82,7 @@ def ask(server: ScriptedOpenAI, key: str = "a-key") -> Diagnosis:
 
 
 def test_all_answer() -> None:
+    """Judge and embedder get one small request each; the key is not in the report."""
     with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0, 0.0]) as server:
         diagnosis = ask(server)
         assert sorted(request.path for request in server.requests) == [
@@ -107,6 +108,7 @@ def test_all_answer() -> None:
     ],
 )
 def test_a_server_that_refuses(reply: Any, embed: Any, cause: str) -> None:
+    """Each refusal gives one finding for judge and embedder, after one request each."""
     with ScriptedOpenAI(reply, embed) as server:
         diagnosis = ask(server)
         assert len(server.requests) == 2
@@ -115,6 +117,7 @@ def test_a_server_that_refuses(reply: Any, embed: Any, cause: str) -> None:
 
 
 def test_no_key() -> None:
+    """Without a key no request is sent."""
     with ScriptedOpenAI(lambda _: STATEMENTS) as server:
         diagnosis = ask(server, key="")
         assert not server.requests
@@ -127,6 +130,7 @@ def verdict(endpoint: str, protocol: Any, **environ: str) -> str:
 
 
 def test_both_protocols_answer(receiver: OtlpReceiver) -> None:
+    """An export without content is accepted over HTTP and gRPC, and stores nothing."""
     for signal in ("traces", "metrics", "logs"):
         for protocol in ("http", "grpc"):
             url = receiver.http_endpoint if protocol == "http" else receiver.grpc_endpoint
@@ -137,6 +141,7 @@ def test_both_protocols_answer(receiver: OtlpReceiver) -> None:
 
 
 def test_a_server_that_speaks_http_is_told_with_the_variable(receiver: OtlpReceiver) -> None:
+    """The text of the answer names what to set; a gRPC server is not taken for an HTTP one."""
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint, **INSECURE}
     answer = export_nothing(endpoint_of("traces", "grpc", variables), 5.0)
     assert answer.text.endswith("set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf")
@@ -149,6 +154,7 @@ def test_a_server_that_speaks_http_is_told_with_the_variable(receiver: OtlpRecei
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: OtlpReceiver) -> None:
+    """No server, no reply, an unknown host and no TLS have a verdict each."""
     assert verdict(dead, protocol) == "refused"
     assert verdict(mute, protocol) == "timeout"
     assert verdict("http://nowhere.invalid:4317", protocol) == "unknown_host"
@@ -173,6 +179,7 @@ def test_http_statuses(status: int, found: str) -> None:
 
 
 def test_endpoints_that_cannot_be() -> None:
+    """An endpoint that is not a URL and a header that cannot be sent have a verdict."""
     assert verdict("localhost:4318", "http") == "address"
     header = {"OTEL_EXPORTER_OTLP_HEADERS": "key=no%0Away"}
     assert verdict("http://127.0.0.1:1", "http", **header) == "address"
@@ -180,6 +187,7 @@ def test_endpoints_that_cannot_be() -> None:
 
 
 def test_grpc_refusals(receiver: OtlpReceiver) -> None:
+    """A failing gRPC backend and an unreadable certificate have a verdict."""
     receiver.fail_next(1)
     assert verdict(receiver.grpc_endpoint, "grpc") == "error"
     known = endpoint_of("traces", "grpc", {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.grpc_endpoint})
@@ -245,6 +253,7 @@ def test_an_endpoint_that_refuses_is_named_once(
     ],
 )
 def test_findings_on_a_variable(name: str, value: str, cause: str) -> None:
+    """A variable that prevents scoring is named with its value."""
     (finding,) = from_variables({**QUIET, name: value})
     assert finding.cause == cause
     assert name in finding.seen
@@ -255,6 +264,7 @@ def test_findings_on_a_variable(name: str, value: str, cause: str) -> None:
     [("0", ["sampler-off"]), ("0.5", ["sampler-ratio"]), ("1", []), ("much", ["sampler-ratio"])],
 )
 def test_a_sampler_with_an_argument(argument: str, expected: list[str]) -> None:
+    """A ratio of 0 drops all; a ratio of 1 is no finding."""
     sampler = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": argument}
     assert [one.cause for one in from_variables({**QUIET, **sampler})] == expected
 
@@ -281,6 +291,7 @@ def test_a_failure_of_another_signal_is_a_warning() -> None:
     ],
 )
 def test_options_that_leave_nothing_to_score(name: str, value: str, cause: str) -> None:
+    """They are problems, and the worst finding comes first."""
     diagnosis = diagnose({**QUIET, name: value}, timeout=5)
     assert diagnosis.status == 1
     assert (diagnosis.findings[0].cause, diagnosis.findings[0].level) == (cause, "problem")
@@ -288,6 +299,7 @@ def test_options_that_leave_nothing_to_score(name: str, value: str, cause: str) 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "3601", "soon"])
 def test_a_time_limit_has_to_be_one(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is more than 0, and at most an hour."""
     with pytest.raises(SystemExit, match="2"):
         main(["doctor", "--timeout", seconds])
     assert "--timeout" in capsys.readouterr().err

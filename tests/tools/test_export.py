@@ -40,6 +40,7 @@ def read_back(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "csv", "parquet"])
 def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
+    """Each row once and in order, with value, status and reason of each score."""
     path = tmp_path / f"scores.{suffix}"
     totals, _ = exported(numbers(1, "?", "wrong"), output=path)
     assert (totals.rows, totals.failed) == (3, 1)
@@ -54,6 +55,7 @@ def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_parquet_has_row_groups(tmp_path: Path) -> None:
+    """Rows are written in groups, not all at the end."""
     path = tmp_path / "scores.parquet"
     exported(numbers(*range(2500)), output=path)
     file = pq.ParquetFile(path)
@@ -64,6 +66,7 @@ def test_parquet_has_row_groups(tmp_path: Path) -> None:
 
 
 def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
+    """A run that ends in an error leaves the output of the one before."""
     path = tmp_path / "scores.jsonl"
     path.write_text("{}\n", encoding="utf-8")
     with pytest.raises(FailedRowError):
@@ -81,6 +84,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_each_row_is_a_trace_with_its_scores(receiver: OtlpReceiver) -> None:
+    """Scores are attributes as on live spans, and events parented to them."""
     _, unsent = exported(asked_rows(3), otlp="on", metrics=[JUDGED])
     spans = sorted(receiver.spans(), key=lambda span: span.attributes["rag.dataset.row"])
     assert unsent == 0
@@ -109,6 +113,7 @@ def test_scores_are_also_metrics(receiver: OtlpReceiver) -> None:
 
 @pytest.mark.slow
 def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
+    """Each batch is waited for, so that the SDK drops nothing."""
     metrics = [Reads(), Reads(name="again"), Reads(name="and_again")]
     exported(numbers(*range(1500)), otlp="on", metrics=metrics)
     rows = [span.attributes["rag.dataset.row"] for span in receiver.spans()]
@@ -117,11 +122,13 @@ def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
 
 
 def test_refused_traces_are_counted(receiver: OtlpReceiver) -> None:
+    """What an exporter could not send is told."""
     receiver.fail_next(1, status=400)
     assert exported(numbers(1, 2), otlp="on")[1] == 2
 
 
 def test_sending_without_an_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``OTEL_TRACES_EXPORTER=none`` contradicts the option."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     with pytest.raises(ConfigError, match="nowhere to send traces to"):
         exported(numbers(1), otlp="on")

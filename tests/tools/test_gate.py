@@ -36,11 +36,13 @@ def test_a_regression_fails_and_an_unchanged_run_passes() -> None:
 
 
 def test_the_docs_have_the_rows_that_are_needed() -> None:
+    """The table in the docs is the one that the script prints."""
     assert SIMULATION.table() in (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=30))
 def test_a_run_that_is_nowhere_lower_passes(values: list[float]) -> None:
+    """A run with no lower score in any row passes at every level."""
     assert difference_verdict(paired(values, values), drop=0, level=0.4).passed
     assert difference_verdict(paired([v + 0.1 for v in values], values), drop=0, level=0.4).passed
 
@@ -68,6 +70,7 @@ def test_few_rows_prove_nothing(rows: int, passes: bool) -> None:  # noqa: FBT00
 
 
 def test_a_drop_may_be_tolerated() -> None:
+    """A fall by .1 passes if .2 is tolerated, and fails if .05 is."""
     pairs = paired([0.8, 0.7] * 20, [0.9, 0.8] * 20)
     assert difference_verdict(pairs, drop=0.2, level=0.01).passed
     found = difference_verdict(pairs, drop=0.05, level=0.01)
@@ -88,6 +91,7 @@ def test_lost_scores_fail_too(lost: int, gained: int, passes: bool) -> None:  # 
 
 
 def test_the_drop_that_is_found_grows_with_the_spread() -> None:
+    """The least drop that is found is proportional to the standard deviation of differences."""
     near = difference_verdict(paired([0.5, 0.6] * 50, [0.6, 0.5] * 50), drop=0, level=0.01)
     far = difference_verdict(paired([0.1, 1.0] * 50, [1.0, 0.1] * 50), drop=0, level=0.01)
     assert "a drop of 0.041 is found in 95 of 100 runs" in near.why
@@ -116,6 +120,7 @@ def baseline(path: Path, values: Sequence[float | None], **fields: Any) -> Path:
 
 
 def test_means_and_pass_rates_are_what_was_measured() -> None:
+    """The mean decides, and a remark says whether other rows may give another result."""
     rows = [row(i, v, "pass" if v >= 0.5 else "fail") for i, v in enumerate([0.4, 0.6, 0.8])]
     result, _ = checked(Gate(means={"m": 0.6}, pass_rate=0.7), [*rows, row(3, None, None)])
     mean, rate = result.verdicts
@@ -142,6 +147,7 @@ def test_rounding_fails_no_mean() -> None:
 
 @pytest.mark.parametrize("rows", [[], [row(0, None, None)]])
 def test_nothing_measured_passes_no_gate(rows: list[Row], tmp_path: Path) -> None:
+    """Without rows, or without a score, each condition fails."""
     path = baseline(tmp_path / "scores.jsonl", [0.5])
     gate = Gate(means={"m": 0.0}, pass_rate=0.0, no_worse={"m": 0.0}, baseline=path)
     result, _ = checked(gate, rows)
@@ -150,6 +156,7 @@ def test_nothing_measured_passes_no_gate(rows: list[Row], tmp_path: Path) -> Non
 
 
 def test_answers_may_differ_from_the_baseline(tmp_path: Path) -> None:
+    """Rows are paired by question in any order; other rows are counted, and do not count."""
     path = baseline(tmp_path / "scores.jsonl", [0.9] * 40)
     gate = Gate(no_worse={"m": 0.0}, baseline=path)
     rows = [row(i, 0.5 + i / 1000) for i in range(10, 50)]
@@ -183,12 +190,14 @@ def test_the_level_is_shared_by_all_comparisons(tmp_path: Path) -> None:
 
 
 def test_a_result_in_memory_is_checked_in_the_same_way() -> None:
+    """`DatasetResult.check` takes the gate and says why it fails."""
     result = evaluate_dataset(numbers(1, 0, 1), [Reads()], judge=judge(), embedder=EMBEDDER)
     assert result.check(Gate(means={"reads": 0.6})).passed
     assert not result.check(Gate(pass_rate=0.7)).passed
 
 
 def test_a_baseline_of_other_questions_is_refused(tmp_path: Path) -> None:
+    """Nothing can be paired, so nothing can be compared."""
     path = baseline(tmp_path / "scores.jsonl", [0.9] * 3)
     with pytest.raises(ConfigError, match=r"no row of .*scores.jsonl is in this run"):
         checked(Gate(no_worse={"m": 0.0}, baseline=path), [row(i, 0.9) for i in range(7, 9)])
@@ -205,6 +214,7 @@ def test_a_baseline_of_other_questions_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_baseline_that_cannot_be_used(content: str | None, told: str, tmp_path: Path) -> None:
+    """It is refused before a judge is asked."""
     path = tmp_path / "scores.jsonl"
     if content is not None:
         path.write_text(content, encoding="utf-8")
@@ -224,6 +234,7 @@ def test_a_baseline_that_cannot_be_used(content: str | None, told: str, tmp_path
     ],
 )
 def test_conditions_out_of_range_are_refused(options: dict[str, Any], told: str) -> None:
+    """Each message says what is allowed."""
     with pytest.raises(ConfigError, match=told):
         Gate(**options)
 

@@ -44,6 +44,7 @@ def seen(score: float | None, label: float | None, status: Any = "ok") -> Observ
     ],
 )
 def test_labels_are_read_in_all_forms(label: object, expected: float | None) -> None:
+    """Pass and fail in words, numbers and truth values; levels of a scale; no label."""
     found = read({"score": 0.5, "label": label}, {"score": 0.1, "label": 1})
     assert found == {"score": [seen(0.5, expected), seen(0.1, 1.0)]}
 
@@ -63,6 +64,7 @@ def test_labels_are_read_in_all_forms(label: object, expected: float | None) -> 
     ],
 )
 def test_score_without_a_number_has_a_status(row: dict[str, Any], observation: Any) -> None:
+    """A failed score is counted by its status, whatever number is in its cell."""
     assert read(row) == {"score": [observation]}
 
 
@@ -76,6 +78,7 @@ def evaluated() -> Row:
 
 @pytest.mark.parametrize("form", ["to_dict", "to_flat"])
 def test_evaluated_row_is_read_with_a_human_label(form: str) -> None:
+    """The row's own label is not the human's."""
     row = getattr(evaluated(), form)()
     assert row["label"] == "pass"
     assert read({**row, "human": "fail"}) == {
@@ -95,11 +98,13 @@ def test_evaluated_row_is_read_with_a_human_label(form: str) -> None:
     ],
 )
 def test_unreadable_cell_is_an_error(row: dict[str, Any], message: str) -> None:
+    """The error has the row, the metric and the value."""
     with pytest.raises(ConfigError, match=message):
         read({"score": 0.5, "label": 1}, row)
 
 
 def test_rows_without_a_metric_are_refused() -> None:
+    """The error for no rows, no metric, or not the metric asked for lists what was found."""
     with pytest.raises(ConfigError, match=r"any metric .* Columns found: none"):
         read()
     with pytest.raises(ConfigError, match=r"any metric .* Columns found: answer, human"):

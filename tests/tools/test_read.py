@@ -76,6 +76,7 @@ class IterableRows:
     ids=["samples", "dicts", "tuple", "iterator", "iterable", "columns", "frame", "array", "arrow"],
 )
 def test_tables_and_lists_are_read(data: object) -> None:
+    """All containers give the same rows, and can be read again."""
     dataset = open_dataset(data)
     assert list(dataset.samples()) == list(dataset.samples()) == EXPECTED
     assert dataset.count == 2
@@ -84,12 +85,14 @@ def test_tables_and_lists_are_read(data: object) -> None:
 
 @pytest.mark.parametrize("write", [write_jsonl, write_csv, write_parquet])
 def test_files_are_read(write: Callable[[Path], None], tmp_path: Path) -> None:
+    """JSON Lines, CSV and Parquet hold the same rows, named by path or text."""
     path = tmp_path / f"rows.{write.__name__.removeprefix('write_')}"
     write(path)
     assert samples(path) == samples(str(path)) == EXPECTED
 
 
 def test_limit_takes_the_first_rows() -> None:
+    """Rows after the limit are not read."""
     dataset = open_dataset([*ROWS, "no row"], limit=2)
     assert (dataset.count, list(dataset.samples())) == (2, EXPECTED)
 
@@ -110,6 +113,7 @@ CONTEXTS = (Passage(text="c"),)
     ],
 )
 def test_columns_of_the_peers_are_recognised(row: dict[str, Any]) -> None:
+    """Ragas old and new, LlamaIndex, Haystack, in any case."""
     assert one(**row) == Sample(question="q", contexts=CONTEXTS, answer="a", reference="r")
 
 
@@ -122,6 +126,7 @@ def test_columns_of_the_peers_are_recognised(row: dict[str, Any]) -> None:
     ],
 )
 def test_ids_are_recognised(row: dict[str, Any]) -> None:
+    """Ids of ragas and LlamaIndex, as lists or as JSON."""
     assert one(**row) == Sample(retrieved_ids=["1", "2"], relevant_ids=["2"])
 
 
@@ -137,6 +142,7 @@ def test_grades_and_rubrics_are_read() -> None:
 
 
 def test_chosen_column_has_precedence() -> None:
+    """Over a column that would be recognised by name."""
     rows = [{"prompt": "q", "question": "other", "answer": "a"}]
     assert samples(rows, question="prompt") == [
         Sample(question="q", answer="a", extra={"question": "other"})
@@ -144,6 +150,7 @@ def test_chosen_column_has_precedence() -> None:
 
 
 def test_other_texts_are_extra() -> None:
+    """Other values are left out."""
     sample = one(question="q", topic="law", year=1879, extra={"tone": "dry"})
     assert sample.extra == {"topic": "law", "tone": "dry"}
 
@@ -165,6 +172,7 @@ def test_other_texts_are_extra() -> None:
     ],
 )
 def test_contexts_in_a_cell(cell: object, texts: tuple[str, ...]) -> None:
+    """A list, a list as text, a text, documents, or nothing."""
     assert tuple(p.text for p in one(contexts=cell).contexts) == texts
 
 
@@ -188,6 +196,7 @@ def test_contexts_in_a_cell(cell: object, texts: tuple[str, ...]) -> None:
     ],
 )
 def test_unusable_cell_is_an_error(row: dict[str, Any], told: str) -> None:
+    """The error names the row, the column and the problem."""
     with pytest.raises(ConfigError, match=r"^(the list|columns)") as caught:
         open_dataset([row])
     assert told in str(caught.value)
@@ -207,6 +216,7 @@ def test_unusable_cell_is_an_error(row: dict[str, Any], told: str) -> None:
     ],
 )
 def test_unusable_data_is_an_error(data: object, told: str) -> None:
+    """The error names what can be used."""
     with pytest.raises(ConfigError, match=told):
         open_dataset(data)
 
@@ -224,6 +234,7 @@ def test_unusable_data_is_an_error(data: object, told: str) -> None:
     ],
 )
 def test_broken_file_is_an_error(name: str, text: str, told: str, tmp_path: Path) -> None:
+    """The error names the file and the line."""
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=told):
@@ -231,6 +242,7 @@ def test_broken_file_is_an_error(name: str, text: str, told: str, tmp_path: Path
 
 
 def test_file_in_another_encoding_is_an_error(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is named, not misread."""
     path = tmp_path / "a.jsonl"
     path.write_bytes('{"question": "é"}'.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"a\.jsonl cannot be read: .*Save it as UTF-8"):
@@ -243,6 +255,7 @@ def needs_met(dataset: Dataset, *names: str) -> bool:
 
 
 def test_unmet_need_is_an_error() -> None:
+    """The error names metric, missing field, its usual columns, and the columns found."""
     dataset = open_dataset([{"user_input": "q", "contexts": [], "response": "", "reference": None}])
     assert needs_met(dataset, "faithfulness")
     with pytest.raises(ConfigError, match="context_recall needs reference") as caught:
@@ -255,12 +268,15 @@ def test_unmet_need_is_an_error() -> None:
 
 
 def test_ids_of_contexts_meet_the_need_for_ids() -> None:
+    """Retrieved ids may be part of the contexts."""
     row = {"contexts": [{"text": "a", "id": "1"}], "expected_ids": ["1"]}
     assert needs_met(open_dataset([row]), "mrr")
     assert needs_met(open_dataset([Sample(retrieved_ids=["1"], relevant_ids=["1"])]), "mrr")
 
 
 def test_extra_meets_the_need_of_a_custom_metric() -> None:
+    """A need that is no field of `Sample` is looked up in ``extra``."""
+
     class Toned(Reads):
         needs = frozenset({"tone"})
 
@@ -318,6 +334,7 @@ CUT = "Who wrote \ud83d"
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_texts_that_are_not_unicode_are_written(tmp_path: Path, suffix: str) -> None:
+    """A question mark stands for what cannot be encoded."""
     path, scored = tmp_path / f"scores.{suffix}", Evaluation(scores=(Score(name="m", value=1.0),))
     sample = Sample(question=CUT, contexts=[CUT], answer="Ada 😀")
     with writing(path, ["m"], further=TEXTS) as write:
@@ -329,6 +346,7 @@ def test_texts_that_are_not_unicode_are_written(tmp_path: Path, suffix: str) -> 
 
 @given(st.text().filter(lambda text: "\0" not in text))
 def test_a_cell_reads_back(tmp_path_factory: pytest.TempPathFactory, cell: str) -> None:
+    """Quoting a cell can be undone."""
     path = tmp_path_factory.getbasetemp() / "cell.csv"
     with writing(path, ["m"]) as write:
         score = Score(name="m", value=1.0, explanation=cell)
@@ -339,6 +357,7 @@ def test_a_cell_reads_back(tmp_path_factory: pytest.TempPathFactory, cell: str) 
 
 @pytest.mark.parametrize("column", ["contexts", "retrieved_ids", "rubric", "grades", "extra"])
 def test_a_cell_that_is_nested_too_deeply_is_named(tmp_path: Path, column: str) -> None:
+    """The error names the row and the column; a deep list is no crash."""
     path = tmp_path / "rows.csv"
     deep = "[" * 200_000 + "]" * 200_000
     path.write_text(f"question,answer,{column}\nQ,A,{deep}\n", encoding="utf-8")

@@ -98,6 +98,7 @@ def evaluated(path: Path) -> Path:
 
 @pytest.mark.slow
 def test_page_has_a_section_for_each_metric(tmp_path: Path) -> None:
+    """With figures, drift, versions, worst turns, coverage and reasons."""
     found = parsed(page_of(evaluated(tmp_path / "scores.jsonl")))
     text = found.text
     assert "1,500 turns; judges: a-judge." in text
@@ -113,6 +114,7 @@ def test_page_has_a_section_for_each_metric(tmp_path: Path) -> None:
 
 
 def test_metric_is_drawn_on_its_own_scale(tmp_path: Path) -> None:
+    """A metric from 1 to 5 is drawn on 1 to 5; its drift is given on the scale 0 to 1."""
     found = parsed(page_of(evaluated(tmp_path / "scores.jsonl"), "--metric", "correctness"))
     assert re.search(r"Mean [34]\.\d+, 95 % interval \[[34]\.", found.text)
     assert "since on the scale 0 to 1" in found.text
@@ -136,6 +138,7 @@ def turns(path: Path) -> Path:
 
 
 def test_texts_of_the_worst_turns_are_shown_on_demand(tmp_path: Path) -> None:
+    """Question, answer, contexts and reference; the contexts one by one."""
     path = turns(tmp_path / "scores.jsonl")
     assert "quoted" not in page_of(path)
     page = page_of(path, "--texts", "on", "--worst", "2")
@@ -145,6 +148,7 @@ def test_texts_of_the_worst_turns_are_shown_on_demand(tmp_path: Path) -> None:
 
 
 def test_texts_follow_content_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where content is captured, the page shows texts, unless an option says no."""
     monkeypatch.setenv("RAG_EVAL_EXPORT_CONTENT", "all")
     path = turns(tmp_path / "scores.jsonl")
     assert "quoted answer" in page_of(path)
@@ -152,6 +156,7 @@ def test_texts_follow_content_capture(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_turns_are_links_to_their_traces(tmp_path: Path) -> None:
+    """To any backend; ids are quoted, and a turn without a trace has no link."""
     rows: list[dict[str, Any]] = [{**TURN, "score": 0.1}, {"score": 0.2}]
     rows.append({"score": 0.3, "trace_id": "a/b?'\"", "span_id": "{trace_id}"})
     path = jsonl(tmp_path / "scores.jsonl", rows)
@@ -169,6 +174,7 @@ def test_turns_are_links_to_their_traces(tmp_path: Path) -> None:
 def test_an_address_without_a_place_for_the_id(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It is refused, with an example; so is an address that would run a script."""
     path = turns(tmp_path / "scores.jsonl")
     page = str(tmp_path / "page.html")
     assert main(["report", str(path), "-o", page, "--trace-url", url]) == 2
@@ -177,6 +183,7 @@ def test_an_address_without_a_place_for_the_id(
 
 @pytest.mark.slow
 def test_page_is_self_contained(tmp_path: Path) -> None:
+    """No links but anchors, and a policy that allows only the page's own style and script."""
     page = page_of(evaluated(tmp_path / "scores.jsonl"), "--explanations")
     found = parsed(page)
     assert found.tags.count("script") == 1
@@ -220,6 +227,7 @@ def hostile(form: str, path: Path) -> Path:
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "otlp"])
 def test_markup_in_the_file_is_escaped(form: str, tmp_path: Path) -> None:
+    """In names, reasons, versions, judges, services, explanations and questions."""
     found = parsed(page_of(hostile(form, tmp_path), *EVERYTHING))
     assert "img" not in found.tags
     assert not [name for name, _ in found.attributes if name.startswith("on")]
@@ -228,6 +236,7 @@ def test_markup_in_the_file_is_escaped(form: str, tmp_path: Path) -> None:
 
 
 def test_unprintable_characters_are_replaced(tmp_path: Path) -> None:
+    """Surrogates, NUL and other controls, in a text that reverses its direction."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"score": 1, "judge": "\\ud800\\u0000\\u001b\\u202e", "metric": "m"}\n')
     page = page_of(path)
@@ -256,6 +265,7 @@ def test_colours_have_contrast() -> None:
 
 @pytest.mark.slow
 def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
+    """In any order in the file; with services, trace ids and unscored turns."""
     traced = [
         span(i, f__score=value, f__version="v", judge="j", f__label="fail")
         for i, value in enumerate(falling(900, at=700))
@@ -271,6 +281,7 @@ def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
 
 
 def test_page_size_is_bounded(tmp_path: Path) -> None:
+    """Of names that change with every row the first or most frequent are shown."""
     rows = [
         {"judge": f"j{i}", "scores": {"f": {"value": 0.5, "version": f"v{min(i, 990)}"}}}
         for i in range(1000)
@@ -314,6 +325,7 @@ def test_unusable_output_is_refused(
     times=st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))),
 )
 def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -> None:
+    """For any scores and times, every coordinate is a finite number."""
     moments = [*times, *[None] * len(values)]
     page = scores_page(
         collect_scores(
@@ -341,12 +353,14 @@ def line(values: list[float]) -> Line:
 
 @given(st.lists(st.floats(0, 1), min_size=1))
 def test_every_score_is_in_a_bin(values: list[float]) -> None:
+    """The counts add up, and both ends belong to the outer bins."""
     counts = bin_counts([*values, 0.0, 1.0], (0.0, 1.0))
     assert sum(counts) == len(values) + 2
     assert counts[0] and counts[-1]  # noqa: PT018  # both ends
 
 
 def test_running_mean_is_over_its_window() -> None:
+    """The last mean is that of the last window; there are at most 241."""
     values = falling(10_000, at=6000)
     scores = line(values)
     curve = scores.curve()
@@ -360,6 +374,7 @@ def test_running_mean_is_over_its_window() -> None:
 
 
 def test_lasting_change_is_one_mark() -> None:
+    """Repeated alarms are counted."""
     found = find_drift(line(falling(6000, at=3000)))
     (mark,) = found.marks
     assert 2980 <= mark.onset <= 3010
@@ -371,6 +386,7 @@ def test_lasting_change_is_one_mark() -> None:
 
 
 def test_scores_outside_0_to_1_are_left_out() -> None:
+    """They are counted, and the places of alarms stay right."""
     values = [85.0 if i % 2 else value for i, value in enumerate(falling(3000, at=2000))]
     found = find_drift(line(values))
     assert found.outside == 1500
@@ -418,6 +434,7 @@ def test_a_cascade_is_estimated_with_the_offline_scores(
 
 
 def test_no_mean_of_all_turns_is_estimated_without_a_sample(tmp_path: Path) -> None:
+    """Where all turns are scored, where probabilities are unknown, and of two judges."""
     rows = [row for row in cascade() if row["version"] == PAID]
     every = [{**row, "sampling_probability": 1.0} for row in rows]
     unknown = [{**row, "sampling_probability": None} for row in rows]

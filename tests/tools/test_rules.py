@@ -77,6 +77,7 @@ def test_rules_follow_the_target(target: Target) -> None:
 
 
 def test_each_alert_says_what_to_do() -> None:
+    """Each alert has a summary and a description, and the documentation lists it."""
     alerts = [rule for rule in rules_of(Target()) if "alert" in rule]
     assert len(alerts) > 15
     for alert in alerts:
@@ -104,11 +105,13 @@ def test_each_alert_says_what_to_do() -> None:
     ],
 )
 def test_an_invalid_target_is_refused(options: dict[str, Any], told: str) -> None:
+    """The error names the option and the allowed values."""
     with pytest.raises(ConfigError, match=told):
         Target(**options)
 
 
 def test_command_prints_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    """The options of the command are those of the target."""
     url = "https://traces.example/{service}/{metric}"
     options = ["--slo", ".95", "--tau", ".4", "--every", "5000", "--interval", "30s"]
     assert main(["rules", *options, "--traces", url]) == 0
@@ -117,6 +120,7 @@ def test_command_prints_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_time_scale_divides_all_times() -> None:
+    """With 60, each window, wait and interval is a 60th; names of records and texts are equal."""
     usual, quick = rules_of(Target()), rules_of(Target(time_scale=60))
     assert [rule.get("record", rule.get("alert")) for rule in quick] == [
         rule.get("record", rule.get("alert")) for rule in usual
@@ -190,4 +194,5 @@ def test_the_rate_of_false_alarms_is_bounded(per_minute: int) -> None:
 
 @pytest.mark.parametrize(("share", "within"), [(0.2, 400), (0.3, 120), (1.0, 20)])
 def test_bad_answers_raise_a_page_soon(share: float, within: int) -> None:
+    """Half of all services have a page within a given number of scores."""
     assert np.median(first_alarms(share, 1000, per_minute=1)) <= within

@@ -50,6 +50,7 @@ def written(suffix: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
 def test_evaluated_row_is_read_back(suffix: str, tmp_path: Path) -> None:
+    """All formats keep value, scale, status, label, version, explanation and judge."""
     (row,) = rows_of(written(suffix, tmp_path))
     assert row.scores == EVALUATED.scores
     assert (row.index, row.place, row.evaluation.judge) == (0, "row 0", "j")
@@ -59,6 +60,7 @@ def test_evaluated_row_is_read_back(suffix: str, tmp_path: Path) -> None:
 
 
 def test_row_of_a_file_has_time_and_service(tmp_path: Path) -> None:
+    """The columns that describe the turn are read too."""
     cells = {"score": 1, "time": "1970-01-01T00:00:07Z", "service": "shop", "duration": 2}
     path = jsonl(tmp_path / "a.jsonl", [{**cells, "question": "q"}])
     (row,) = rows_of(path)
@@ -67,6 +69,7 @@ def test_row_of_a_file_has_time_and_service(tmp_path: Path) -> None:
 
 
 def test_metric_selects_its_scores(tmp_path: Path) -> None:
+    """In tables, spans and events."""
     named = {"gen_ai__evaluation__name": "g", "gen_ai__evaluation__score__value": 0.5}
     table = jsonl(tmp_path / "a.jsonl", [{"scores": {"f": 0.1, "g": 0.2}}])
     traces = jsonl(tmp_path / "b.jsonl", [span(1, f__score=0.1, g__score=0.2), event(2, **named)])
@@ -90,6 +93,7 @@ def test_score_on_span_and_event_is_read_once(tmp_path: Path) -> None:
 
 
 def test_unscored_turns_are_records(tmp_path: Path) -> None:
+    """Also of a file in which another metric is selected."""
     requests = [span(1, f__score=0.5), span(2, status="overload")]
     _, unscored = read_scores(jsonl(tmp_path / "a.jsonl", requests))
     assert unscored == UnscoredTurn(service="shop", status="overload")
@@ -108,6 +112,7 @@ def test_unscored_turns_are_records(tmp_path: Path) -> None:
 def test_score_is_a_finite_number_or_has_a_status(
     cells: dict[str, Any], value: float | None, status: str, tmp_path: Path
 ) -> None:
+    """A value on another scale than [0, 1] is no normalized value."""
     (row,) = rows_of(jsonl(tmp_path / "a.jsonl", [cells]))
     assert (row.scores[0].value, row.scores[0].status) == (value, status)
 
@@ -125,10 +130,12 @@ def test_score_is_a_finite_number_or_has_a_status(
     ],
 )
 def test_metrics_are_found_in_all_forms(cells: dict[str, Any], names: tuple[str, ...]) -> None:
+    """One score a row, scores by name, or columns with the endings that mark a metric."""
     assert metric_names(cells, metric="quality") == names
 
 
 def test_json_file_may_hold_one_request_or_one_a_line(tmp_path: Path) -> None:
+    """As exporters and collectors write them."""
     requests = [span(1, f__score=0.5), span(2, f__score=0.5)]
     lines = jsonl(tmp_path / "lines.json", requests)
     whole = tmp_path / "whole.json"
@@ -139,6 +146,7 @@ def test_json_file_may_hold_one_request_or_one_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", [1, 1e3, 1e6, 1e9])
 def test_times_in_finer_units_are_recognised(unit: float) -> None:
+    """As pandas, JavaScript and OTLP write them: seconds, and thousandths of it, and so on."""
     assert moment(1_795_251_649 * unit) == pytest.approx(1_795_251_649)
     assert moment(str(int(1_795_251_649 * unit))) == pytest.approx(1_795_251_649)
 
@@ -147,6 +155,7 @@ TURNS = 12
 
 
 def test_exported_turns_are_read(tmp_path: Path) -> None:
+    """Spans and events agree: each score once, with judge, version and duration."""
     with attached(hold_seconds=30) as app:
         for number in range(TURNS):
             app.turn(number)

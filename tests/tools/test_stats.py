@@ -36,6 +36,7 @@ def result_on(*answers: object, **options: Any) -> DatasetResult:
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=50))
 def test_summary_agrees_with_the_list_of_values(values: list[float]) -> None:
+    """Mean, median and interval are those of the whole list; the interval stays on the scale."""
     summary = Summary(["m"])
     for value in values:
         summary.add(Evaluation(scores=(Score(name="m", value=value),)))
@@ -60,6 +61,7 @@ def test_summary_agrees_with_the_list_of_values(values: list[float]) -> None:
     [([1.0] * 9 + [0.9], 0, 1), ([0.0] * 9 + [0.1], 0, 1), ([1.0] * 5, 0, 1)],
 )
 def test_intervals_stay_inside_the_scale(scores: list[float], low: float, high: float) -> None:
+    """Near an end of the scale the interval ends there, and equal scores do not make it a point."""
     summary = Summary(["unit", "stars"])
     for value in scores:
         stars = Score(name="stars", value=1 + 4 * value, normalized=value)
@@ -85,6 +87,7 @@ def test_unit_intervals_cover_the_true_mean() -> None:
 
 
 def test_table_has_counts_beside_every_mean() -> None:
+    """A missing number is a dash."""
     lines = repr(result_on(1, 2, "?", "wrong")).splitlines()
     assert lines[0].startswith("4 rows, 1 with errors; judge -, 0 judge requests")
     assert lines[1].split() == (
@@ -137,6 +140,7 @@ def width(mean: Estimate) -> float:
 
 
 def test_a_score_counts_for_the_turns_it_stands_for() -> None:
+    """A turn with the probability 1/4 counts four times."""
     mean = estimate(sampled([1.0, 0.0, NAN], [0.25, 1.0, 0.25]))
     assert mean.value == pytest.approx(4 / 5)
     assert (mean.turns, mean.judged, mean.method) == (3, 2, "weighted")
@@ -162,6 +166,7 @@ def test_scores_on_another_scale_have_a_plain_interval() -> None:
 def test_offline_scores_make_the_interval_narrower_whatever_their_bias(
     bias: float, gain: float
 ) -> None:
+    """A shift, a compression or the wrong sign changes nothing, since only the slope counts."""
     widths = np.zeros(2)
     for seed in range(20):
         turns = month(seed, bias=bias, gain=gain)
@@ -182,6 +187,7 @@ def test_useless_offline_scores_do_no_harm() -> None:
 
 
 def test_offline_scores_need_enough_scored_turns() -> None:
+    """With few scored turns, the mean is weighted only."""
     few = [0.5, 0.7] * (MIN_POWERED // 2 - 1)
     assert estimate(sampled(few, [0.5] * len(few), few)).method == "weighted"
     many = few * 3
@@ -202,6 +208,7 @@ def test_turns_of_one_trace_count_together() -> None:
 
 
 def test_without_scipy_there_are_means_and_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table says what to install; what is an interval alone is refused."""
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     result = result_on(1, 2, 3)
     assert (result["reads"].mean, result["reads"].interval) == (2.0, None)

@@ -45,6 +45,7 @@ def evaluated(base_url: str, number: int, **options: Any) -> DatasetResult:
 def test_a_wrong_key_stops_a_run(
     status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """5,000 rows cost ten rows and the requests under way; the message says how to go on."""
     cache = tmp_path / "scores.cache"
     refusal = HttpReply(status=status, body={"error": {"message": f"no access with {KEY}"}})
     with ScriptedOpenAI(lambda _: refusal) as server, caplog.at_level(logging.WARNING):
@@ -61,6 +62,7 @@ def test_a_wrong_key_stops_a_run(
 
 
 def test_a_missing_key_stops_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key, no row would have a score."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     result = evaluate_dataset(rows(500), judge="openai/m", embedder=HashingEmbedder())
     assert len(result.rows) <= 32
@@ -83,6 +85,7 @@ def test_a_403_after_a_success_does_not_stop_a_run() -> None:
 
 
 def test_a_key_that_is_withdrawn_stops_a_run_and_keeps_what_is_done(tmp_path: Path) -> None:
+    """The second run, with a good key, asks for the other rows only."""
     asked = [0]
 
     def reply(body: dict[str, Any]) -> object:
@@ -104,6 +107,7 @@ def test_a_key_that_is_withdrawn_stops_a_run_and_keeps_what_is_done(tmp_path: Pa
 
 
 def test_a_server_that_is_down_stops_a_run() -> None:
+    """5,000 rows for a closed port end within 15 s."""
     with ScriptedOpenAI(good_parts) as server:
         address = server.base_url
     began = time.monotonic()
@@ -115,6 +119,7 @@ def test_a_server_that_is_down_stops_a_run() -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 500])
 def test_a_server_that_answers_with_an_error_does_not_stop_a_run(status: int) -> None:
+    """It answers, so each row is asked for; its error is in the row."""
     with ScriptedOpenAI(lambda _: HttpReply(status=status)) as server:
         result = evaluated(server.base_url, 20)
     assert (len(result.rows), result.totals.failed) == (20, 20)
@@ -124,6 +129,7 @@ def test_a_server_that_answers_with_an_error_does_not_stop_a_run(status: int) ->
 def test_the_command_writes_what_is_done_and_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The status is 1, the output has the rows that are done, and the cache stays."""
     file, output = tmp_path / "rows.csv", tmp_path / "scores.jsonl"
     lines = [f'Who founded {i}?,"[""Ann founded {i}.""]",Ann.' for i in range(200)]
     file.write_text("\n".join(["question,contexts,answer", *lines]), encoding="utf-8")
