@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import chain
 from typing import Any, Final, Literal
 
@@ -24,7 +24,7 @@ from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.backends.annotation import backend_error
 from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.tools.rows import iso
+from rag_eval_otel.tools.rows import iso, moment
 from rag_eval_otel.types import Sample
 
 _ALWAYS: Final = ("question", "contexts", "answer")  # in each row, even if empty
@@ -264,6 +264,4 @@ def _phoenix_span(span: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nanoseconds(text: str) -> int:
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    return round((moment(text) or 0.0) * 1e6) * 1000

@@ -137,11 +137,6 @@ Verdict = Literal[
 _SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")
 _PORTS: Final[Mapping[Protocol, int]] = {"grpc": 4317, "http": 4318}
 _OTLP: Final[Mapping[str, Protocol]] = {"otlp_proto_grpc": "grpc", "otlp_proto_http": "http"}
-_SERVICES: Final[Mapping[Signal, str]] = {
-    "traces": "trace.v1.TraceService",
-    "metrics": "metrics.v1.MetricsService",
-    "logs": "logs.v1.LogsService",
-}
 _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 
@@ -355,7 +350,8 @@ def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
 
 
 def _export_over_grpc(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]:
-    method = f"/opentelemetry.proto.collector.{_SERVICES[endpoint.signal]}/Export"
+    name = endpoint.signal.replace("traces", "trace")
+    method = f"/opentelemetry.proto.collector.{name}.v1.{name.title()}Service/Export"
     try:
         if endpoint.is_secure:
             names = (endpoint.certificate, *reversed(endpoint.client))
