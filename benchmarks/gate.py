@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 from rag_eval_otel.tools.compare import Entry, ScoredRun, pair_scores
 from rag_eval_otel.tools.gate import LEVEL, difference_verdict, least_drop
+from rag_eval_otel.types import Score
 
 Claims = list[bool]
 """For each claim of an answer whether the contexts support it: faithfulness is their share."""
@@ -70,7 +71,7 @@ def judged(dice: random.Random, rows: Sequence[Claims]) -> ScoredRun:
     run = ScoredRun(name="run", rows=len(rows), metrics={"faithfulness": []})
     for i, row in enumerate(rows):
         said = [claim != (dice.random() < WRONG) for claim in row]
-        entry = Entry(i, f"question {i}", sum(said) / len(said), None, "1")
+        entry = Entry(i, f"question {i}", Score(name="m", value=sum(said) / len(said)))
         run.metrics["faithfulness"].append(entry)
     return run
 

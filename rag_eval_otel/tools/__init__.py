@@ -1,7 +1,4 @@
-"""The offline side and the command line: score data sets, compare scores, and report on them.
-
-Each name is imported when it is first used.
-"""
+"""The offline side and the command line; each name is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -38,7 +35,3 @@ def __getattr__(name: str) -> Any:
         if name in content:
             return content[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -53,35 +53,27 @@ class Confusion:
 
     @property
     def passes(self) -> int:
-        """The number of rows that the human passes."""
         return self.true_pass + self.false_fail
 
     @property
     def fails(self) -> int:
-        """The number of rows that the human fails."""
         return self.true_fail + self.false_pass
 
     @property
     def sensitivity(self) -> Figure:
-        """The fraction of the human's passes that the metric passes too."""
         return proportion(self.true_pass, self.passes, none="no row is labelled pass")
 
     @property
     def specificity(self) -> Figure:
-        """The fraction of the human's fails that the metric fails too."""
         return proportion(self.true_fail, self.fails, none="no row is labelled fail")
 
     @property
     def accuracy(self) -> Figure:
-        """The fraction of rows on which the metric and the human agree."""
         return proportion(self.true_pass + self.true_fail, self.passes + self.fails)
 
     @property
     def kappa(self) -> Figure:
-        """Cohen's kappa (1960), with the standard error of Fleiss, Cohen and Everitt (1969).
-
-        The interval is on Fisher's scale, where it is accurate for fewer rows.
-        """
+        """Cohen's kappa, with the error of Fleiss, Cohen and Everitt (1969) on Fisher's scale."""
         if not (self.passes and self.fails):
             return Figure(reason=_one_class(self.passes, self.fails))
         cells = [[self.true_pass, self.false_fail], [self.false_pass, self.true_fail]]
@@ -103,7 +95,6 @@ class Confusion:
 
 
 def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
-    """Count the rows by the pass or fail of the metric and that of the human."""
     return Confusion(
         true_pass=int(np.sum(decisions & truths)),
         false_pass=int(np.sum(decisions & ~truths)),
@@ -113,7 +104,6 @@ def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
 
 
 def proportion(successes: int, n: int, *, none: str = "no rows") -> Figure:
-    """Return ``successes / n`` with Wilson's score interval; ``none`` is the reason if n is 0."""
     if not n:
         return Figure(reason=none)
     return Figure(value=successes / n, interval=wilson(successes, n))
@@ -130,16 +120,14 @@ MIN_YOUDEN = 0.2
 
 
 def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
-    """Estimate the fraction of ``n`` unlabelled rows that a human would pass.
+    """Estimate the fraction of ``n`` unlabelled rows that a human would pass; ``passed`` pass.
 
-    The metric passes ``passed`` of them, with errors that ``confusion`` counts on labelled rows.
-    The estimate of Rogan and Gladen (1978) corrects for them: ``(p + q0 - 1) / (q0 + q1 - 1)``,
-    clipped to [0, 1], with ``p = passed / n``, the specificity q0 and the sensitivity q1.
-
-    The interval includes the uncertainty of all three (Lang and Reiczigel 2014; for judges Lee et
-    al., arXiv 2511.21140), by the delta method on adjusted estimates: ``z**2`` rows are added to
-    the ``n`` rows and 2 to each class, half of them right. If ``q0 + q1 - 1`` is below
-    `MIN_YOUDEN`, with or without the added rows, the figure has no number but a reason.
+    The estimate of Rogan and Gladen (1978), ``(passed / n + q0 - 1) / (q0 + q1 - 1)``, corrects for
+    the errors that ``confusion`` counts: the specificity q0 and the sensitivity q1. Its interval
+    includes the uncertainty of all three (Lang and Reiczigel 2014; Lee et al., arXiv 2511.21140),
+    with ``z**2`` rows added to the ``n`` rows and 2 to each class, half of them right. If ``q0 + q1
+    - 1`` is below `MIN_YOUDEN`, with or without the added rows, the figure has a reason and no
+    number.
     """
     if not n:
         return Figure(reason="no rows without a label, whose rate could be corrected")
@@ -176,11 +164,10 @@ def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
     return Figure(value=value, interval=(min(low, value), max(high, value)))
 
 
-_STEPS = 60  # steps of bisection: the error is 2**-60 of the unit interval
+_BOUNDS = 100_001  # on the unit interval, of which those of an interval are taken
 
 
 def _on_fishers_scale(value: float, error: float) -> Interval:
-    """Return the interval of ``value``, whose inverse tanh has the standard error ``error``."""
     centre, half = math.atanh(value), Z * error
     return math.tanh(centre - half), math.tanh(centre + half)
 
@@ -222,29 +209,20 @@ def auroc(scores: Numbers, truths: Truths) -> Figure:
     area = above / (passes * fails)
     half = (passes + fails) / 2 - 1
 
-    def is_far(bound: float) -> bool:
-        spread = 1 + half * (1 - bound) / (2 - bound) + half * bound / (1 + bound)
-        variance = bound * (1 - bound) * spread / (passes * fails)
-        return (area - bound) ** 2 > Z * Z * variance
-
-    return Figure(value=area, interval=(_edge(0.0, area, is_far), _edge(1.0, area, is_far)))
+    bounds = np.linspace(0, 1, _BOUNDS)
+    spread = 1 + half * (1 - bounds) / (2 - bounds) + half * bounds / (1 + bounds)
+    variance = bounds * (1 - bounds) * spread / (passes * fails)
+    near = bounds[(area - bounds) ** 2 <= Z * Z * variance]
+    return Figure(
+        value=area,
+        interval=(min(area, float(near.min(initial=1.0))), max(area, float(near.max(initial=0.0)))),
+    )
 
 
 def _one_class(passes: int, fails: int) -> str:
-    """Return why scores cannot be compared with labels that are not of both classes."""
     if not (passes or fails):
         return "no rows with both a score and a label"
     return f"all labels are {'pass' if passes else 'fail'}; both are needed"
-
-
-def _edge(outside: float, inside: float, is_far: Callable[[float], bool]) -> float:
-    # Bisection: ``is_far`` may be True near ``outside`` and is False near ``inside``.
-    if outside == inside or not is_far(outside):
-        return outside
-    for _ in range(_STEPS):
-        middle = (outside + inside) / 2
-        outside, inside = (middle, inside) if is_far(middle) else (outside, middle)
-    return outside
 
 
 _FOLDS = 5
@@ -253,26 +231,18 @@ _REPEATS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdFit:
-    """The threshold with the highest Youden's J, the highest of equals; ``youden`` is its J.
-
-    ``youden`` is of the rows that the threshold was chosen on, ``cross_validated`` of other rows.
-    """
+    """The threshold with the highest Youden's J on its rows (``youden``), and J on other rows."""
 
     threshold: Figure
     youden: Figure
     cross_validated: Figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the three figures as a dict for JSON."""
         return {name: getattr(self, name).to_dict() for name in self.__slots__}
 
 
 def fit_threshold(scores: Numbers, truths: Truths) -> ThresholdFit:
-    """Find the threshold of ``scores`` that separates passes from fails best.
-
-    It is cross-validated with at most 5 folds that contain both classes, as the mean of 10 random
-    divisions, which are the same in every call.
-    """
+    """Find the threshold that separates passes from fails best; J is cross-validated ten times."""
     passes = int(np.sum(truths))
     fails = len(truths) - passes
     if not passes or not fails:
@@ -307,7 +277,6 @@ def _best(scores: Numbers, truths: Truths) -> tuple[float, float]:
 
 
 def _trial(scores: Numbers, truths: Truths, folds: int, draw: np.random.Generator) -> Confusion:
-    """Decide each row with a threshold chosen on the rows of the other folds."""
     fold_of = np.empty(len(truths), dtype=int)
     for part in (truths, ~truths):
         fold_of[part] = draw.permutation(int(np.sum(part))) % folds

@@ -62,10 +62,7 @@ class ScoreCache:
         return scores
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
-        """Write those ``scores`` of ``sample`` that a second run would not change.
-
-        If the file cannot be written, as the disk is full, a warning is logged at the first time.
-        """
+        """Write those ``scores`` of ``sample`` that a second run would not change."""
         if not self._is_writable:
             return
         keys = self._keys(sample)
@@ -98,7 +95,6 @@ class ScoreCache:
 
 @contextmanager
 def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[ScoreCache | None]:
-    """Open or create the score cache at ``path``; without a path, there is none."""
     if path is None:
         yield None
         return
@@ -117,7 +113,6 @@ def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[Score
 
 @contextmanager
 def _cache_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of damaged content at ``path`` into a `ConfigError`."""
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError) as error:

@@ -9,15 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.errors import ConfigError, UnparsableReplyError
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.tasks import Judge, Task
+from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.tools.agreement import (
     Confusion,
@@ -30,8 +29,8 @@ from rag_eval_otel.tools.agreement import (
     proportion,
     spearman,
 )
-from rag_eval_otel.tools.labels import Observation, observe
-from rag_eval_otel.types import Evaluation, Form, Replies, Sample, Usage
+from rag_eval_otel.tools.labels import Observation, parsed
+from rag_eval_otel.types import Evaluation, Form, Sample, Usage
 
 _AGREEMENT = ("kappa", "spearman", "auroc", "accuracy", "sensitivity", "specificity")
 _BINARY = ("kappa", "accuracy", "sensitivity", "specificity")
@@ -44,17 +43,12 @@ _NO_TRUTH = Figure(reason="give the label_threshold that a label passes from")
 class Calibration:
     """The agreement of a metric's scores with human labels. The repr is a table.
 
-    ``labelled`` rows have a score and a human label. All figures except ``metric_rate`` and
-    ``corrected_rate`` are computed from these rows. ``unlabelled`` rows have only a score.
-    ``without_score`` counts the rows without a score by status.
-
-    ``kappa``, ``accuracy``, ``sensitivity``, ``specificity`` and ``confusion`` compare the pass or
-    fail of the metric at ``threshold`` with that of the human. ``spearman`` and ``auroc`` need no
-    threshold. ``fit`` is the threshold that fits the labels best.
-
-    ``human_rate`` is the fraction of labelled rows that the human passes. ``metric_rate`` is the
-    fraction of unlabelled rows that the metric passes. ``corrected_rate`` estimates the fraction of
-    unlabelled rows that a human would pass.
+    ``labelled`` rows have a score and a human label, ``unlabelled`` rows only a score, and
+    ``without_score`` counts the others by status. ``kappa``, ``accuracy``, ``sensitivity``,
+    ``specificity`` and ``confusion`` compare the pass or fail at ``threshold`` with the human's;
+    ``spearman`` and ``auroc`` need no threshold, and ``fit`` is the one that fits best.
+    ``human_rate`` is of labelled rows, ``metric_rate`` of unlabelled rows, and ``corrected_rate``
+    estimates the fraction of unlabelled rows that a human would pass.
     """
 
     metric: str
@@ -76,7 +70,6 @@ class Calibration:
     corrected_rate: Figure
 
     def __repr__(self) -> str:
-        """Return the figures as a table."""
         return "\n  ".join(
             [
                 f"{self.metric}  (95% intervals in brackets)",
@@ -118,7 +111,6 @@ class Calibration:
             reasons |= {figure.reason} - {""}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures as a dict for JSON."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["confusion"] = None if self.confusion is None else asdict(self.confusion)
         return {n: v.to_dict() if hasattr(v, "to_dict") else v for n, v in values.items()}
@@ -132,26 +124,27 @@ def calibrate(
     label_threshold: float | None = None,
     metric: str = "score",
 ) -> Calibration:
-    """Compare ``scores`` with the human ``labels`` of the same rows.
+    """Compare ``scores`` with the human ``labels`` of the same rows; None stands for none.
 
-    A score is a number, or None if the row has no score. A label is pass or fail (True, 1 or
-    ``"pass"``; False, 0 or ``"fail"``), or a number on a scale of more levels. The label None means
-    that the row is unlabelled. Unlabelled rows are used only for the pass rates.
-
-    ``threshold`` is the lowest score that passes. Without it, figures that need a pass or fail are
-    left out. ``label_threshold`` is the lowest label that passes, for labels on a scale.
-
-    For any other score or label, `ConfigError` names the row, from 0. If a figure cannot be
-    computed, for example because all labels are the same, the `Figure` has a reason instead of a
-    number.
+    A label is pass or fail (True, 1 or ``"pass"``; False, 0 or ``"fail"``), or a number on a scale,
+    of which ``label_threshold`` is the lowest that passes. ``threshold`` is the lowest score that
+    passes; without it, figures that need a pass or fail are left out. A figure that cannot be
+    computed has a reason instead of a number. For any other score or label, `ConfigError` names the
+    row, from 0.
     """
     columns = list(scores), list(labels)
     if len(columns[0]) != len(columns[1]):
         raise ConfigError(
             f"{len(columns[0])} scores for {len(columns[1])} labels; pass None for a row without"
         )
-    pairs = enumerate(zip(*columns, strict=True))
-    seen = [observe(score, label, where=f"row {row}") for row, (score, label) in pairs]
+    numbers = [
+        [parsed(value, where=f"row {row}: the {what}") for row, value in enumerate(column)]
+        for what, column in zip(("score", "label"), columns, strict=True)
+    ]
+    seen = [
+        Observation(score=score, label=label, status="undefined" if score is None else "ok")
+        for score, label in zip(*numbers, strict=True)
+    ]
     return calibration_of(seen, threshold=threshold, label_threshold=label_threshold, metric=metric)
 
 
@@ -228,9 +221,8 @@ _TURNS = 1000
 class Case:
     """A question, its contexts and an answer, with the verdicts that are right.
 
-    ``verdicts`` has one number for each sentence of the answer: 1 if the contexts support it, 0 if
-    they do not, and 2 if it claims nothing. ``relevance`` rates the contexts from 0 to 2; None if
-    an earlier case has the same question and contexts.
+    ``verdicts`` has a number for each sentence of the answer: 1 with support, 0 without, 2 no
+    claim. ``relevance`` rates the contexts from 0 to 2, None if an earlier case has rated them.
     """
 
     about: str
@@ -247,7 +239,6 @@ class Case:
 
 
 def built_in_cases() -> tuple[Case, ...]:
-    """Return the cases in the file ``judge_cases.json``."""
     text = (files("rag_eval_otel.tools") / "judge_cases.json").read_text(encoding="utf-8")
     seen: set[tuple[str, Sequence[str]]] = set()
     cases = []
@@ -297,31 +288,12 @@ _ABOUT = {
 """The subjects to which the replies of a task belong, if not to all."""
 
 
-class _TimedJudge:
-    """Measure the time of each request to a judge, and count the judge's unusable replies."""
-
-    def __init__(self, judge: Judge) -> None:
-        self.model = judge.model
-        self.seconds: list[float] = []
-        self.parts = 0
-        self.unusable = 0
-        self._judge = judge
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        started = perf_counter()
-        replies = await self._judge.reply(tasks)
-        self.seconds.append(perf_counter() - started)
-        self.parts += len(replies.parts)
-        self.unusable += sum(isinstance(part, UnparsableReplyError) for part in replies.parts)
-        return replies
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """How often a judge is right, in one form of the metrics, by task, subject and language.
 
-    ``unusable`` of the ``replies`` cannot be read. ``seconds`` has the median and the 95th
-    percentile of the request times, ``cost`` the price of 1,000 turns, if it is known.
+    ``cost_of_1000_turns`` is None if the price is not known. ``errors`` counts failed scores, and
+    those for which the judge gave no usable reply.
     """
 
     form: Form
@@ -330,15 +302,11 @@ class Check:
     tasks: Mapping[str, Figure]
     subjects: Mapping[str, Figure]
     languages: Mapping[str, Figure]
-    replies: int
-    unusable: int
     usage: Usage
-    seconds: tuple[float, float]
-    cost: float | None
+    cost_of_1000_turns: float | None
     errors: Mapping[str, int] = field(default_factory=dict)
 
     def below(self, bound: float) -> list[str]:
-        """Return the names of the tasks with a fraction of right replies below ``bound``."""
         return [task for task, share in self.tasks.items() if not (share.value or 0) >= bound]
 
     def weak(self, bound: float) -> list[str]:
@@ -347,23 +315,10 @@ class Check:
         return [name for name, share in shares.items() if (share.value or 0) < bound]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as a dict for JSON."""
-        median, late = self.seconds
-        return {
-            "form": self.form,
-            "model": self.model,
-            "cases": self.cases,
-            **{
-                name: {key: share.to_dict() for key, share in getattr(self, name).items()}
-                for name in ("tasks", "subjects", "languages")
-            },
-            "replies": self.replies,
-            "unusable": self.unusable,
-            "errors": dict(self.errors),
-            **asdict(self.usage),
-            "seconds": {"median": median, "p95": late},
-            "cost_of_1000_turns": self.cost,
-        }
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "usage"}
+        for name in ("tasks", "subjects", "languages"):
+            fields[name] = {key: share.to_dict() for key, share in fields[name].items()}
+        return {**fields, **asdict(self.usage)}
 
 
 async def check_judge(
@@ -375,22 +330,18 @@ async def check_judge(
     concurrency: int = 8,
     timeout: float | None = 120.0,
 ) -> Check:
-    """Score ``cases`` with ``judge``, and compare its verdicts with the known verdicts.
-
-    ``form`` says how an answer is broken up into claims (see `SETS`).
-    """
-    asked = cases or built_in_cases()
-    timed, semaphore = _TimedJudge(judge), asyncio.Semaphore(concurrency)
+    """Score ``cases`` with ``judge``, and compare its verdicts with the known verdicts."""
+    asked, semaphore = cases or built_in_cases(), asyncio.Semaphore(concurrency)
 
     async def scored(case: Case) -> Evaluation:
         async with semaphore:
             return await aevaluate(
-                case.sample, [SETS[form]], judge=timed, embedder=HashingEmbedder(), timeout=timeout
+                case.sample, [SETS[form]], judge=judge, embedder=HashingEmbedder(), timeout=timeout
             )
 
     evaluations = await asyncio.gather(*map(scored, asked))
     usage = sum((each.usage for each in evaluations), Usage())
-    model = next((each.judge for each in evaluations if each.judge), timed.model)
+    model = next((each.judge for each in evaluations if each.judge), judge.model)
     cost = prices.cost(model, usage)
     replies = [
         (case, task, is_right)
@@ -402,7 +353,8 @@ async def check_judge(
         for case, task, right in replies
         if task not in _ABOUT or case.about in _ABOUT[task]
     ]
-    failed = Counter(s.reason or "" for e in evaluations for s in e.scores if s.status == "error")
+    lacking = (score for each in evaluations for score in each.scores if score.value is None)
+    failed = Counter(score.reason or "" for score in lacking if score.reason != "no_claims")
     return Check(
         form=form,
         model=model,
@@ -410,11 +362,8 @@ async def check_judge(
         tasks=_shares((task, right) for _, task, right in replies),
         subjects=_shares((case.about, right) for case, right in relevant),
         languages=_shares((case.language, right) for case, right in relevant),
-        replies=timed.parts,
-        unusable=timed.unusable,
         usage=usage,
-        seconds=tuple(np.percentile(timed.seconds or [0.0], (50, 95)).tolist()),
-        cost=None if cost is None else cost / len(asked) * _TURNS,
+        cost_of_1000_turns=None if cost is None else cost / len(asked) * _TURNS,
         errors=dict(sorted(failed.items())),
     )
 
@@ -427,7 +376,6 @@ def _shares(replies: Iterable[tuple[str, bool]]) -> dict[str, Figure]:
 
 
 def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
-    """Return the results in ``checks`` as a text table with one column for each result."""
     first = checks[0]
     rows = [("right, with 95 % interval", *(check.form for check in checks))]
     for part in ("tasks", "subjects", "languages"):
@@ -435,17 +383,14 @@ def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
         rows += [(f"  {name}", *(str(column[name]) for column in columns)) for name in columns[0]]
         rows.append(("",))
     for name, text in {
-        "unusable replies": "{0.unusable} of {0.replies}",
         "requests": "{0.usage.judge_requests}",
         "prompt tokens (cached)": "{0.usage.prompt_tokens} ({0.usage.cached_tokens})",
         "reply tokens": "{0.usage.completion_tokens}",
-        "seconds, median and p95": "{0.seconds[0]:.2f}, {0.seconds[1]:.2f}",
     }.items():
         rows.append((name, *(text.format(check) for check in checks)))
-    known = [
-        f"{c.cost:.2f} {currency}" if c.cost is not None else "price not known" for c in checks
-    ]
-    rows.append(("1,000 turns", *known))
+    costs = [check.cost_of_1000_turns for check in checks]
+    priced = ["price not known" if cost is None else f"{cost:.2f} {currency}" for cost in costs]
+    rows.append(("1,000 turns", *priced))
     lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]
     for name, *cells in rows:
         lines.append(f"{name:<28}{''.join(f'{cell:<26}' for cell in cells)}".rstrip())

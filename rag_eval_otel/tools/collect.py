@@ -1,7 +1,4 @@
-"""Collect the samples in recorded traces, by the code that reads the traces of live applications.
-
-A *turn* is one question of a user and its answer. Its sample is what the metrics score.
-"""
+"""Collect the samples in recorded traces, by the code that reads live traces."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import chain
 from typing import Any, Final, Literal
 
@@ -27,7 +24,7 @@ from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.backends.annotation import backend_error
 from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.tools.rows import iso
+from rag_eval_otel.tools.rows import iso, moment
 from rag_eval_otel.types import Sample
 
 _ALWAYS: Final = ("question", "contexts", "answer")  # in each row, even if empty
@@ -38,8 +35,8 @@ _SPAN_BYTES: Final = 1000  # about what a span takes in memory without its texts
 class Selection:
     """Say which traces and turns are collected, and how their texts are read.
 
-    The traces of a smaller ``share`` are also in a larger one. ``value_limit`` is the application's
-    ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``: turns with a text of this length are ``truncated``.
+    A larger ``share`` has the traces of a smaller one. Turns with a text of ``value_limit``
+    characters, the application's ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``, are ``truncated``.
     """
 
     share: float = 1.0
@@ -72,7 +69,6 @@ class CollectedTurn:
     label: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row of a dataset, which `evaluate` reads as it is."""
         sample = self.sample
         cells = {
             "question": sample.question,
@@ -104,7 +100,6 @@ class Collected:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """Return the numbers in a sentence."""
         parts = [f"{self.samples:,} samples of {self.traces:,} traces"]
         if self.not_chosen:
             parts.append(f"{self.not_chosen:,} traces not in the share")
@@ -119,7 +114,6 @@ class Collected:
 def collect(
     messages: Iterable[Message], selection: Selection, counts: Collected
 ) -> Iterator[CollectedTurn]:
-    """Yield the turns in the spans and log records of ``messages``, trace by trace."""
     recent = RecentTurns()
     with closing(_Spool()) as spool:
         counts.not_chosen = counts.traces = spool.fill(messages, selection)
@@ -226,9 +220,8 @@ def phoenix_messages(
 ) -> Iterator[Message]:
     """Yield one message with the spans of ``project``, a name or id, in a Phoenix server.
 
-    The client of the package ``arize-phoenix-client`` reads the address and the key from
-    ``PHOENIX_ENDPOINT`` and ``PHOENIX_API_KEY``. Raises `ConfigError` if the server cannot be
-    reached or has no such project, and `MissingDependencyError` without the package.
+    Phoenix's client reads the address and the key from ``PHOENIX_ENDPOINT`` and
+    ``PHOENIX_API_KEY``.
     """
     client = require("phoenix.client", "phoenix").Client()
     try:
@@ -253,7 +246,6 @@ def phoenix_messages(
 
 
 def _phoenix_span(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a span of Phoenix in OTLP JSON."""
     has_failed = span.get("status_code") == "ERROR"
     return {
         "traceId": span["context"]["trace_id"],
@@ -272,6 +264,4 @@ def _phoenix_span(span: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nanoseconds(text: str) -> int:
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    return round((moment(text) or 0.0) * 1e6) * 1000

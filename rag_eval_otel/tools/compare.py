@@ -19,7 +19,9 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import (
+    MetricSummary,
     Range,
+    Tally,
     aligned,
     interval,
     mean_interval,
@@ -28,10 +30,9 @@ from rag_eval_otel.tools.stats import (
     number,
     passes,
     scale_of,
-    score_interval,
     signed,
 )
-from rag_eval_otel.types import Label
+from rag_eval_otel.types import Score
 
 Versions = Literal["same", "any"]
 """Whether only scores of the same version are compared, or scores of any versions."""
@@ -52,15 +53,13 @@ class Entry:
 
     index: int
     question: str
-    value: float | None
-    label: Label | None
-    version: str
+    score: Score
     row: Row | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class ScoredRun:
-    """The scores of one run by metric: about 300 bytes a score, and with ``texts`` the rows."""
+    """The scores of one run by metric, and with ``texts`` the rows."""
 
     name: str
     rows: int = 0
@@ -68,16 +67,15 @@ class ScoredRun:
     texts: Texts = "off"
 
     def add(self, row: Row, question_id: str) -> None:
-        """Add the scores of ``row``, whose question has the id ``question_id``."""
         self.rows = max(self.rows, row.index + 1)
         kept = row if self.texts == "on" else None
         for score in row.scores:
-            entry = Entry(row.index, question_id, score.value, score.label, score.version, kept)
-            self.metrics.setdefault(score.name, []).append(entry)
+            self.metrics.setdefault(score.name, []).append(
+                Entry(row.index, question_id, score, kept)
+            )
 
 
 def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> ScoredRun:
-    """Read the scores in the file ``path``; only those of ``metric`` if it is given."""
     run = ScoredRun(name=str(path), texts=texts)
     for record in read_scores(path, metric=metric):
         if isinstance(record, Row):
@@ -87,10 +85,7 @@ def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The scores of one metric in B and in A, paired by question, in the order of B.
-
-    ``only_b`` and ``only_a`` are the numbers of rows that are in one run alone.
-    """
+    """The scores of one metric in B and A, by question; rows of one run alone are counted."""
 
     name: str
     pairs: Sequence[tuple[Entry, Entry]]
@@ -98,35 +93,29 @@ class Pairs:
     only_a: int = 0
 
     def changes(self) -> list[tuple[float, Entry, Entry]]:
-        """Return the differences with the scores in B and in A, where both have a number."""
         return [
-            (b.value - a.value, b, a)
+            (b.score.value - a.score.value, b, a)
             for b, a in self.pairs
-            if b.value is not None and a.value is not None
+            if b.score.value is not None and a.score.value is not None
         ]
 
     @property
     def differences(self) -> list[float]:
-        """The score in B minus the score in A, where both have a number."""
         return [difference for difference, _, _ in self.changes()]
 
     @property
     def lost(self) -> int:
-        """The number of questions with a number in A and none in B."""
-        return sum(b.value is None and a.value is not None for b, a in self.pairs)
+        return sum(b.score.value is None and a.score.value is not None for b, a in self.pairs)
 
     @property
     def gained(self) -> int:
-        """The number of questions with a number in B and none in A."""
-        return sum(b.value is not None and a.value is None for b, a in self.pairs)
+        return sum(b.score.value is not None and a.score.value is None for b, a in self.pairs)
 
     def interval(self, confidence: float = 0.95) -> Range | None:
-        """Return the confidence interval of the mean difference; None for fewer than two pairs.
-
-        If all scores are in [0, 1], the ends of the interval are in [-1, 1].
-        """
+        """Return the interval of the mean difference, in [-1, 1] if all scores are in [0, 1]."""
         ends = mean_interval(self.differences, confidence=confidence)
-        values = [entry.value for pair in self.pairs for entry in pair if entry.value is not None]
+        scores = [entry.score.value for pair in self.pairs for entry in pair]
+        values = [value for value in scores if value is not None]
         if ends is None or scale_of(values, ()) is None:
             return ends
         low, high = np.clip(ends, -1, 1).tolist()
@@ -137,14 +126,12 @@ class Pairs:
         if versions not in ("same", "any"):
             raise ConfigError(f"versions must be 'same' or 'any', not {versions!r}")
         mixed = Counter(
-            (b.version or "no version", a.version or "no version")
+            f"{b.score.version or 'no version'} and {a.score.version or 'no version'}"
             for _, b, a in self.changes()
-            if b.version != a.version
+            if b.score.version != a.score.version
         )
         if mixed and versions == "same":
-            counts = "; ".join(
-                f"{b} and {a} ({count} rows)" for (b, a), count in mixed.most_common(_VERSIONS)
-            )
+            counts = "; ".join(f"{pair} ({n} rows)" for pair, n in mixed.most_common(_VERSIONS))
             raise ConfigError(
                 f"{self.name} was measured in different ways: {counts}. Evaluate both with the same"
                 " metric, fusion and judge, or pass versions='any' (--versions any)"
@@ -152,11 +139,7 @@ class Pairs:
 
 
 def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
-    """Pair the scores of ``metric`` in two runs by question; a repeated question in its order.
-
-    Raises `ConfigError` if the runs have no row in common, and for rows that do not say their
-    question, as those of live traces.
-    """
+    """Pair the scores of ``metric`` by question, and a repeated question in its order."""
     in_b, in_a = (_keyed(run, metric) for run in (b, a))
     pairs = [(entry, in_a[key]) for key, entry in in_b.items() if key in in_a]
     if not pairs:
@@ -170,7 +153,6 @@ def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
 
 
 def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
-    """Return the scores of ``metric`` by question and the number of earlier equal questions."""
     counts: Counter[str] = Counter()
     keyed: dict[tuple[str, int], Entry] = {}
     for entry in run.metrics[metric]:
@@ -186,33 +168,8 @@ def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """The scores of one metric in one run, over all its rows."""
-
-    values: Sequence[float]
-    mean: float | None
-    interval: Range | None
-    passed: int
-    labelled: int
-
-
-def _side(entries: Sequence[Entry]) -> Side:
-    values = [entry.value for entry in entries if entry.value is not None]
-    return Side(
-        values=values,
-        mean=mean_of(values),
-        interval=score_interval(values, scale_of(values, ())),
-        passed=sum(entry.label == "pass" for entry in entries),
-        labelled=sum(entry.label is not None for entry in entries),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A turn whose score differs: its rows in both runs, its scores, and texts of the files.
-
-    A text that is not in the file, or not shown, is empty. ``explanation`` is the judge's in B.
-    """
+    """A turn whose score differs, with the texts that are in the files, and B's explanation."""
 
     row_a: int
     row_b: int
@@ -225,35 +182,32 @@ class Turn:
 
     @property
     def place(self) -> str:
-        """The row of the turn, or both rows if they differ."""
         return f"row {self.row_b}" + ("" if self.row_a == self.row_b else f" (A: row {self.row_a})")
 
     def __str__(self) -> str:
-        """Return the turn as a line of text."""
         text = f"  {shorten(self.question, _LINE, placeholder='...')}" if self.question else ""
         return f"{self.place}  {self.a:.3f} -> {self.b:.3f}  {signed(self.b - self.a)}{text}"
 
 
-def _turns(metric: str, changes: Iterable[tuple[float, Entry, Entry]]) -> Iterator[Turn]:
-    for _, b, a in changes:
-        texts: dict[str, str] = {}
-        if a.row is not None and b.row is not None:
-            texts = {
-                "question": b.row.sample.question or a.row.sample.question,
-                "answer_a": a.row.sample.answer,
-                "answer_b": b.row.sample.answer,
-                "explanation": b.row[metric].explanation or "",
-            }
-        yield Turn(row_a=a.index, row_b=b.index, a=a.value or 0.0, b=b.value or 0.0, **texts)
+def _turn(b: Entry, a: Entry) -> Turn:
+    texts: dict[str, str] = {}
+    if a.row is not None and b.row is not None:
+        texts = {
+            "question": b.row.sample.question or a.row.sample.question,
+            "answer_a": a.row.sample.answer,
+            "answer_b": b.row.sample.answer,
+            "explanation": b.score.explanation or "",
+        }
+    before, after = a.score.value or 0.0, b.score.value or 0.0
+    return Turn(row_a=a.index, row_b=b.index, a=before, b=after, **texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricChange:
     """How one metric differs between the runs, with the turns that fell and rose the most.
 
-    ``mean`` is the mean difference B minus A over the ``pairs`` with a score in both runs, and
-    ``interval`` its 95 % interval by Student's t, None for fewer than two pairs. ``unpaired`` is
-    the number of other rows. ``higher`` and ``lower`` count the pairs by the score in B.
+    ``mean`` and ``interval`` (95 %) are of the difference B minus A over the ``pairs`` with a score
+    in both runs; ``unpaired`` counts other rows. ``a`` and ``b`` summarise all rows of a run.
     """
 
     name: str
@@ -263,15 +217,15 @@ class MetricChange:
     unpaired: int
     higher: int
     lower: int
-    a: Side
-    b: Side
+    a: MetricSummary
+    b: MetricSummary
     differences: Sequence[float]
+    values: tuple[Sequence[float], Sequence[float]]
     remarks: Sequence[str] = ()
     worse: Sequence[Turn] = ()
     better: Sequence[Turn] = ()
 
     def cells(self) -> tuple[str, ...]:
-        """Return the line of the metric in the table with `COLUMNS`."""
         return (
             self.name,
             *(number(self.a.mean), number(self.b.mean), signed(self.mean), interval(self.interval)),
@@ -287,7 +241,7 @@ class MetricChange:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, without the single scores and without empty texts."""
         fields = asdict(self)
-        del fields["differences"], fields["a"]["values"], fields["b"]["values"]
+        del fields["differences"], fields["values"]
         for side in ("worse", "better"):
             fields[side] = [{k: v for k, v in turn.items() if v != ""} for turn in fields[side]]
         return fields
@@ -310,7 +264,8 @@ class Comparison:
 
     def __getitem__(self, name: str) -> MetricChange:
         """Return the change of the metric ``name``; a `KeyError` lists the known names."""
-        return named(self.metrics, name)
+        metric: MetricChange = named(self.metrics, name)
+        return metric
 
     def __repr__(self) -> str:
         """Return the differences as a table, with the turns that changed the most below."""
@@ -349,10 +304,9 @@ def compare_files(
 ) -> Comparison:
     """Compare the score files ``a`` and ``b``, which have scores of the same questions.
 
-    Rows are paired by question and reference. With ``metric``, only this metric is compared.
     ``turns`` is the highest number of turns that are listed as worse, and as better, for each
-    metric. Raises `ConfigError` for files that cannot be read or paired, and, unless ``versions``
-    is "any", for a metric that was measured in different versions.
+    metric. Raises `ConfigError` for files that cannot be read or paired by question and reference,
+    and, unless ``versions`` is "any", for a metric that was measured in different versions.
     """
     run_a, run_b = (read_run(Path(file), metric=metric, texts=texts) for file in (a, b))
     return _comparison(run_b, run_a, versions=versions, turns=turns)
@@ -389,34 +343,37 @@ def _comparison(b: ScoredRun, a: ScoredRun, *, versions: Versions, turns: int) -
 
 
 def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricChange:
-    differences = pairs.differences
     changes = sorted(pairs.changes(), key=lambda change: (-abs(change[0]), change[1].index))
     lower, higher = ([c for c in changes if c[0] * sign > 0] for sign in (-1, 1))
+    tallies = Tally(), Tally()
+    for tally, run in zip(tallies, (a, b), strict=True):
+        for entry in run.metrics[pairs.name]:
+            tally.add(entry.score)
     return MetricChange(
         name=pairs.name,
-        mean=mean_of(differences),
+        mean=mean_of(pairs.differences),
         interval=pairs.interval(),
-        pairs=len(differences),
-        unpaired=len(pairs.pairs) - len(differences) + pairs.only_b + pairs.only_a,
+        pairs=len(changes),
+        unpaired=len(pairs.pairs) - len(changes) + pairs.only_b + pairs.only_a,
         higher=len(higher),
         lower=len(lower),
-        a=_side(a.metrics[pairs.name]),
-        b=_side(b.metrics[pairs.name]),
-        differences=differences,
+        a=tallies[0].summary(pairs.name),
+        b=tallies[1].summary(pairs.name),
+        differences=pairs.differences,
+        values=(list(tallies[0].values), list(tallies[1].values)),
         remarks=tuple(_remarks(pairs)),
-        worse=[*_turns(pairs.name, lower[:turns])],
-        better=[*_turns(pairs.name, higher[:turns])],
+        worse=[_turn(b, a) for _, b, a in lower[:turns]],
+        better=[_turn(b, a) for _, b, a in higher[:turns]],
     )
 
 
 def _remarks(pairs: Pairs) -> Iterator[str]:
-    """Yield sentences on rows that are not in the difference, and on versions."""
     if pairs.only_b or pairs.only_a:
         yield f"rows only in A: {pairs.only_a}, only in B: {pairs.only_b}"
     if pairs.lost or pairs.gained:
         yield f"rows with a score only in A: {pairs.lost}, only in B: {pairs.gained}"
     changes = pairs.changes()
-    versions = [{a.version for _, _, a in changes}, {b.version for _, b, _ in changes}]
+    versions = [{a.score.version for *_, a in changes}, {b.score.version for _, b, _ in changes}]
     if versions[0] != versions[1]:
         yield "A and B were measured in different ways: " + " and ".join(
             ", ".join(sorted(version or "no version" for version in side)) for side in versions

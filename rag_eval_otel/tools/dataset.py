@@ -43,7 +43,7 @@ from rag_eval_otel.tools.gate import ANY_RANGE, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset
 from rag_eval_otel.tools.rows import Row, flat_columns
 from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals
-from rag_eval_otel.types import Evaluation, Sample, Score, Usage
+from rag_eval_otel.types import Evaluation, Sample, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,8 +58,7 @@ Progress = Literal["auto", "on", "off"]
 Advance: TypeAlias = Callable[[bool], object]
 
 _LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
-_UNREACHED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
-_UNAUTHORIZED, _FORBIDDEN = 401, 403
+_FAILED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
 _PANDAS = {int: "int64", float: "float64", str: "object"}
 
 
@@ -145,7 +144,6 @@ class Budget:
                 raise ConfigError(f"Budget.{name} must be a whole number, 0 or more, not {value!r}")
 
     def counted(self) -> RunBudget | None:
-        """Return an object that counts the requests and tokens of one run, or None for no limit."""
         amounts = {"judge requests": self.requests, "tokens": self.tokens}
         limits = [
             Limit(amount=amount, unit=unit, seconds=math.inf)
@@ -186,28 +184,22 @@ async def aevaluate_dataset(
 
     ``thresholds`` maps the name of a metric to the lowest score that passes; it is a dict, or the
     path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names the
-    metrics that decide the label of a row, by default those by which the judge can tell good
-    answers from bad ones, if that is known of the judge, else all.
+    metrics that decide the label of a row, by default those that the judge measures well.
 
     At most ``concurrency`` rows are scored at the same time. If a row takes more than ``timeout``
     seconds, its finished scores are kept, and its other scores are errors.
 
-    ``cache`` is the path of a file for scores. Call the function again with the same file after an
+    ``cache`` is the path of a file for scores, also of many runs. Call the function again after an
     interrupt: the judge is asked only for scores that are missing or failed. A score is found by
     the content of the sample, the metric, the prompts, the judge, the embedder and
-    ``share_requests``, so one file may serve many runs. Your own metric is known by the name of its
-    class and its dataclass fields: use another file after a change of its code.
+    ``share_requests``; your own metric by the name of its class and its dataclass fields.
 
-    ``budget`` limits the requests to the judge and their tokens. Scores beyond the budget are
-    errors with the reason ``budget``.
+    ``budget`` limits the requests to the judge and their tokens. The run stops after ten rows in a
+    row that the judge or the embedder refused (401 or 403) or did not answer: the result has the
+    rows that are done, and ``result.totals.stopped`` says why.
 
-    The run stops at the first 401 of the judge or the embedder, at a 403 while nothing has
-    succeeded, and after ten rows in a row without a response of the server. The result then has the
-    rows that are done, ``result.totals.stopped`` says why, and a warning says how to go on.
-
-    ``progress`` shows on stderr how many rows are done. ``auto`` shows it if stderr is a terminal.
-    If ``raise_on_failure`` is set, the first row with a score that is an error raises
-    `FailedRowError`.
+    ``progress`` shows on stderr how many rows are done; ``auto`` if it is a terminal. With
+    ``raise_on_failure``, the first row with a score that is an error raises `FailedRowError`.
 
     Raises `ConfigError`, before a model is asked, if a row or column cannot be used, or if a metric
     needs a field that no row has.
@@ -240,8 +232,6 @@ async def aevaluate_dataset(
 
 
 def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
-    """Return a blocking version of the coroutine function ``function``, called ``name``."""
-
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return run_now(lambda: function(*args, **kwargs))
@@ -273,14 +263,10 @@ class Run:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the metrics, in their order."""
         return tuple(metric.name for metric in self.measurement.metrics)
 
     async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
-        """Score the rows of ``dataset``, and yield them in their order.
-
-        If the run is stopped, the rows that are done are yielded, and the others are left out.
-        """
+        """Score the rows of ``dataset``; yield in order those that are done before a stop."""
         check_needs(self.measurement.metrics, dataset)
         stop = _Stop(self)
         with (
@@ -304,7 +290,6 @@ class Run:
 async def _score(
     row: Row, *, measurement: Measurement, cache: ScoreCache | None, stop: _Stop
 ) -> Row:
-    """Score ``row``, without the scores that are in the cache."""
     metrics = measurement.metrics
     try:
         whole = measurement.redactor.sample(row.sample)
@@ -335,44 +320,32 @@ async def _score(
 
 
 class _Stop:
-    """Stops a run at a 401, at a 403 before any success, or if the server is out of reach."""
+    """Stops a run after rows in a row that a model refused (401, 403) or did not answer."""
 
     def __init__(self, run: Run) -> None:
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._run = run
-        self._has_succeeded = False
-        self._unreached = 0  # rows in a row
+        self._failed = 0
 
     def count(self, evaluation: Evaluation) -> None:
-        """Count a row with its ``evaluation``, without scores from the cache."""
-        # Without a request to a model, the exception is that of a metric of the user.
-        has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
+        usage = evaluation.usage
         errors = [score for score in evaluation.scores if score.status == "error"]
-        unreached = [
-            score
-            for score in errors
-            if has_asked and score.reason in {"transport", "timeout"}
-            if "http_status" not in score.detail
-        ]
-        has_embedded = not errors and evaluation.usage.embedding_requests
-        if evaluation.judge is not None or has_embedded:
-            self._has_succeeded, self._unreached = True, 0
-        elif unreached:
-            self._unreached += 1
-        refusals = {_UNAUTHORIZED} if self._has_succeeded else {_UNAUTHORIZED, _FORBIDDEN}
+        if evaluation.judge is not None or (usage.embedding_requests and not errors):
+            self._failed = 0
+            return
+        # Without a request to a model, the exception is that of a metric of the user.
+        has_asked = bool(usage.judge_requests or usage.embedding_requests)
         for score in errors:
-            # Without a key, no request is sent, and so there is no status.
-            lacks_key = score.reason == "unauthorized" and "http_status" not in score.detail
-            if lacks_key or score.detail.get("http_status") in refusals:
-                self._stop(score, "")
-        if self._unreached >= _UNREACHED and unreached:
-            self._stop(unreached[0], f"{_UNREACHED} rows in a row had no response: ")
-
-    def _stop(self, score: Score, reason: str) -> None:
-        if not self.end.done():
-            cause = score.detail.get("error") or score.reason
-            self._run.stopped = f"{reason}{score.name}: {cause}"
-            self.end.set_result(None)
+            is_silent = score.reason in {"transport", "timeout"} and not score.detail.get(
+                "http_status"
+            )
+            if score.reason == "unauthorized" or (has_asked and is_silent):
+                self._failed += 1
+                if self._failed >= _FAILED and not self.end.done():
+                    cause = score.detail.get("error") or score.reason
+                    self._run.stopped = f"{_FAILED} rows in a row failed: {score.name}: {cause}"
+                    self.end.set_result(None)
+                return
 
 
 async def in_order(

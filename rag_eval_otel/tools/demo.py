@@ -1,7 +1,4 @@
-"""Run a small RAG app over the handbook of an invented company, and show its traces with scores.
-
-The app is a LangChain chain that needs no API key, no network and no model.
-"""
+"""Run a LangChain RAG app over the handbook of a company, and show its traces with scores."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ def _file(name: str) -> str:
 
 
 def passages() -> tuple[Passage, ...]:
-    """Return the sections of the handbook as passages. The id of a passage is its heading."""
     sections = [section.partition("\n") for section in _file("handbook.md").split("\n## ")[1:]]
     return tuple(
         Passage(id=heading.strip(), text=" ".join(body.split())) for heading, _, body in sections
@@ -118,7 +114,6 @@ def build_app(
     model: type[HandbookModel] = HandbookModel,
     handbook: type[InMemoryVectorStore] = InMemoryVectorStore,
 ) -> Runnable[str, str]:
-    """Return the LangChain chain that takes a question and returns the answer."""
     store = handbook(HandbookEmbeddings())
     store.add_documents(
         [Document(page_content=p.text, id=p.id, metadata={"id": p.id}) for p in passages()]
@@ -145,7 +140,6 @@ and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --j
 
 
 def _described(turn: Turn, spans: Sequence[ReadableSpan]) -> dict[str, Any]:
-    """Return a question, its answer, and the spans of its trace with the scores of the root."""
     root, attributes = spans[0], spans[0].attributes or {}
     leaves = (semconv.LEAF_SCORE, semconv.LEAF_LABEL, semconv.LEAF_REASON)
     return {
@@ -198,11 +192,7 @@ def _totals(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], object]) -> int:
-    """Ask the questions of the demo, and print the exported traces with ``write``.
-
-    ``options`` are settings of `Config`. Returns 0 if every question was exported with scores, else
-    1.
-    """
+    """Ask the demo's questions and print the traces; return 0 if each was exported with scores."""
     config = Config.from_env(**{"hold_seconds": _SCORE_SECONDS, **options})
     exporter, answers = InMemorySpanExporter(), _test_exports()
     providers = Providers.exporting(
@@ -245,20 +235,17 @@ def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], o
 
 
 def _test_exports() -> Sequence[Answer]:
-    """Send a test export to each OTLP endpoint that the environment names, if it names one."""
     environ = otlp_variables()
     endpoints = otlp_endpoints(environ) if otlp_endpoint(environ) is not None else []
     return [export_nothing(each, _TEST_SECONDS) for each in endpoints if each.source]
 
 
 def _exporters(signal: Signal, answers: Sequence[Answer]) -> list[Any]:
-    """Return the exporters of ``signal`` if its endpoint has accepted the test export."""
     accepting = {answer.endpoint.signal for answer in answers if answer.verdict == "ok"}
     return [*exporters(signal)] if signal in accepting else []
 
 
 def _elsewhere(answers: Sequence[Answer]) -> Iterator[str]:
-    """Yield what was exported to each server, and what was not, with the reason."""
     good = [answer.endpoint for answer in answers if answer.verdict == "ok"]
     for server in dict.fromkeys(endpoint.server for endpoint in good):
         here = [endpoint for endpoint in good if endpoint.server == server]

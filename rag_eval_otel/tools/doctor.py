@@ -1,8 +1,4 @@
-"""Check the set-up, and say what to do.
-
-Judge, embedder and endpoints each get one small request with a time limit. An export request
-without content adds nothing to a backend.
-"""
+"""Check the set-up by one small request to judge, embedder and endpoints, and say what to do."""
 
 from __future__ import annotations
 
@@ -11,10 +7,11 @@ import asyncio
 import os
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
 from importlib.metadata import entry_points
@@ -43,7 +40,7 @@ from rag_eval_otel.judge.tasks import STATEMENTS
 from rag_eval_otel.live.doctor import OURS, Finding, Level, finding, versions
 from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
+from rag_eval_otel.tools.cli.options import Options, add_all
 from rag_eval_otel.tools.rows import number
 
 DESCRIPTION = """\
@@ -65,19 +62,17 @@ def _seconds(text: str) -> float:
 
 
 _OPTIONS: Options = {
-    **AS_JSON,
     "--timeout SECONDS": (
         "time limit for judge, embedder and each endpoint (default: 10)",
         {"type": _seconds, "default": 10.0},
-    ),
+    )
 }
 add_options = partial(add_all, options=_OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report, and return 1 if there are problems, else 0."""
     diagnosis = diagnose(os.environ, timeout=options.timeout)
-    print_result(options, diagnosis.to_dict(), str(diagnosis))
+    sys.stdout.write(f"{diagnosis}\n")
     return diagnosis.status
 
 
@@ -101,48 +96,19 @@ class Diagnosis:
         lines = [
             "installed   " + ", ".join(f"{name} {self.versions[name]}" for name in ours),
             "beside it   " + (", ".join(others) or "no known instrumentation"),
-        ]
-        lines += [
-            f"{reply.part:<12}{reply.name}: {reply.text} ({reply.seconds:.1f} s)"
-            for reply in self.replies
-        ]
-        lines += [
-            f"{to.signal:<12}{to.url} over {to.protocol}: {answer.text}"
-            for answer in self.answers
-            for to in [answer.endpoint]
+            *(f"{r.part:<12}{r.name}: {r.text} ({r.seconds:.1f} s)" for r in self.replies),
+            *(
+                f"{to.signal:<12}{to.url} over {to.protocol}: {answer.text}"
+                for answer in self.answers
+                for to in [answer.endpoint]
+            ),
         ]
         levels = [each.level for each in self.findings]
         total = f"problems: {levels.count('problem')}, warnings: {levels.count('warning')}"
         return "\n\n".join(["\n".join(lines), *map(str, self.findings), total])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dict for JSON. It contains no API key and no header."""
-        return {
-            "status": self.status,
-            "versions": dict(self.versions),
-            "judge_and_embedder": [
-                {
-                    **{name: getattr(reply, name) for name in ("part", "name", "text")},
-                    "ok": reply.error is None,
-                    "seconds": round(reply.seconds, 3),
-                }
-                for reply in self.replies
-            ],
-            "otlp": [
-                {
-                    **{n: getattr(to.endpoint, n) for n in ("signal", "protocol", "source")},
-                    "endpoint": to.endpoint.url,
-                    "verdict": to.verdict,
-                    "text": to.text,
-                }
-                for to in self.answers
-            ],
-            "findings": [asdict(finding) for finding in self.findings],
-        }
-
 
 def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
-    """Check the settings in ``environ``, and the connections that they name."""
     findings = [*from_variables(environ)]
     config: Config | None = None
     try:
@@ -171,23 +137,18 @@ Verdict = Literal[
 _SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")
 _PORTS: Final[Mapping[Protocol, int]] = {"grpc": 4317, "http": 4318}
 _OTLP: Final[Mapping[str, Protocol]] = {"otlp_proto_grpc": "grpc", "otlp_proto_http": "http"}
-_SERVICES: Final[Mapping[Signal, str]] = {
-    "traces": "trace.v1.TraceService",
-    "metrics": "metrics.v1.MetricsService",
-    "logs": "logs.v1.LogsService",
-}
 _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The reply of the judge or the embedder to a test request; ``name`` is the model's."""
+    """The reply of the judge or embedder ``name`` to a test request; ``cause`` is of a failure."""
 
     part: Part
     name: str
     text: str
     seconds: float
-    error: JudgeError | None = None
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +166,6 @@ class Endpoint:
 
     @property
     def server(self) -> str:
-        """The host and port of the endpoint, ``host:port``."""
         return urlsplit(self.url if "://" in self.url else f"//{self.url}").netloc
 
 
@@ -221,7 +181,6 @@ class Answer:
 async def _check(
     config: Config | None, endpoints: Sequence[Endpoint], *, timeout: float
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
-    """Send test requests to the judge and the embedder of ``config``, and to ``endpoints``."""
     # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
     asyncio.get_running_loop().set_default_executor(Workers())
     questions = [] if config is None else _questions(config, timeout=timeout)
@@ -235,14 +194,12 @@ def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Re
 
     async def ask_judge() -> str:
         replies = await judge.reply([STATEMENTS.task({"question": _QUESTION, "answer": _ANSWER})])
-        first = replies.parts[0]
-        if isinstance(first, JudgeError):
-            raise first
+        if isinstance(replies.parts[0], JudgeError):
+            raise replies.parts[0]
         return f"{replies.model} answers"
 
     async def ask_embedder() -> str:
-        rows = await embedder.embed([_ANSWER])
-        return f"vectors of {rows.shape[1]}"
+        return f"vectors of {(await embedder.embed([_ANSWER])).shape[1]}"
 
     return [
         _reply("judge", str(config.judge), ask_judge(), timeout=timeout),
@@ -251,7 +208,6 @@ def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Re
 
 
 def _without_retries(model: Any) -> Any:
-    """Return ``model``, a judge or an embedder, so that it sends each request once."""
     endpoint, copied = getattr(model, "endpoint", None), getattr(model, "with_endpoint", None)
     if endpoint is None or copied is None:
         return model
@@ -259,21 +215,31 @@ def _without_retries(model: Any) -> Any:
 
 
 async def _reply(part: Part, name: str, question: Awaitable[str], *, timeout: float) -> Reply:
-    start = time.monotonic()
-    error: JudgeError | None = None
-    text = ""
+    start, cause = time.monotonic(), ""
     try:
         text = await asyncio.wait_for(question, timeout)
     except asyncio.TimeoutError:
-        error = JudgeTimeoutError(f"no reply within {timeout:g} s")
-    except JudgeError as refusal:
-        error = refusal
-    seconds = time.monotonic() - start
-    return Reply(part=part, name=name, text=text or str(error), seconds=seconds, error=error)
+        text, cause = f"no reply within {timeout:g} s", "server-slow"
+    except JudgeError as error:
+        text = str(error)
+        cause = next((c for kind, c in _CAUSES if isinstance(error, kind)), "server-unreachable")
+        if cause == "key-refused" and "HTTP" not in text:
+            cause = "key-missing"  # the client refused to send the request
+        if part == "embedder" and cause in {"model-refused", "reply-unusable"}:
+            cause = "embedder-missing"
+    return Reply(part=part, name=name, text=text, seconds=time.monotonic() - start, cause=cause)
+
+
+_CAUSES: Final[Sequence[tuple[type[JudgeError], str]]] = (
+    (JudgeAuthError, "key-refused"),
+    (JudgeRateLimitError, "rate-limited"),
+    (JudgeTimeoutError, "server-slow"),
+    (JudgeRequestError, "model-refused"),
+    (UnparsableReplyError, "reply-unusable"),
+)
 
 
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
-    """Return the OTLP endpoint of each signal that is exported over OTLP."""
     return [
         endpoint_of(signal, _OTLP[name], environ)
         for signal in _SIGNALS
@@ -283,15 +249,12 @@ def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
 
 
 def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
-    """Return the OTLP endpoint for ``signal`` that the environment variables in ``environ`` set."""
     path = f"/v1/{signal}" if protocol == "http" else ""
 
     def variable(suffix: str) -> tuple[str, str]:
-        own, common = (
-            f"OTEL_EXPORTER_OTLP_{signal.upper()}_{suffix}",
-            f"OTEL_EXPORTER_OTLP_{suffix}",
-        )
-        name = own if environ.get(own) else common
+        prefixes = (f"OTEL_EXPORTER_OTLP_{signal.upper()}", "OTEL_EXPORTER_OTLP")
+        names = [f"{prefix}_{suffix}" for prefix in prefixes]
+        name = next(filter(environ.get, names), names[1])
         return name, environ.get(name, "")
 
     source, url = variable("ENDPOINT")
@@ -322,7 +285,6 @@ async def _answer(endpoint: Endpoint, timeout: float) -> Answer:
 
 
 def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
-    """Send an export request without content to ``endpoint``, and return the result."""
     export = _export_over_http if endpoint.protocol == "http" else _export_over_grpc
     try:
         verdict, text = export(endpoint, timeout)
@@ -376,9 +338,8 @@ def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
     tls = None
     if endpoint.url.startswith("https:"):
         tls = ssl.create_default_context(cafile=endpoint.certificate)
-        certificate, key = endpoint.client
-        if certificate:
-            tls.load_cert_chain(certificate, key)
+        if endpoint.client[0]:
+            tls.load_cert_chain(endpoint.client[0], endpoint.client[1])
     try:
         with urlopen(request, timeout=timeout, context=tls) as reply:  # noqa: S310
             status = int(reply.status)
@@ -389,7 +350,8 @@ def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]
 
 
 def _export_over_grpc(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]:
-    method = f"/opentelemetry.proto.collector.{_SERVICES[endpoint.signal]}/Export"
+    name = endpoint.signal.replace("traces", "trace")
+    method = f"/opentelemetry.proto.collector.{name}.v1.{name.title()}Service/Export"
     try:
         if endpoint.is_secure:
             names = (endpoint.certificate, *reversed(endpoint.client))
@@ -442,8 +404,6 @@ _LIMITS: Final[Mapping[str, int]] = {
 
 
 def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the problems that the environment variables in ``environ`` show."""
-
     def set_to(names: Iterable[str]) -> str:
         return ", ".join(f"{name}={environ[name]}" for name in names)
 
@@ -470,36 +430,17 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
             yield finding("exporter-missing", seen)
 
 
-_JUDGE_ERRORS: Final[Sequence[tuple[type[JudgeError], str]]] = (
-    (JudgeAuthError, "key-refused"),
-    (JudgeRateLimitError, "rate-limited"),
-    (JudgeTimeoutError, "server-slow"),
-    (JudgeRequestError, "model-refused"),
-    (UnparsableReplyError, "reply-unusable"),
-)
-
-
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
-    """Yield the problems that the test replies of judge and embedder show."""
-    seen: set[str] = set()
+    causes: set[str] = set()
     for reply in replies:
-        if reply.error is None:
-            if reply.part == "judge" and reply.name != "lexical":
-                yield finding("judge-unchecked", f"the judge is {reply.name}")
-            continue
-        causes = (cause for kind, cause in _JUDGE_ERRORS if isinstance(reply.error, kind))
-        cause = next(causes, "server-unreachable")
-        if cause == "key-refused" and "HTTP" not in reply.text:
-            cause = "key-missing"  # the client refused to send the request
-        if reply.part == "embedder" and cause in {"model-refused", "reply-unusable"}:
-            cause = "embedder-missing"
-        if cause not in seen:
-            seen.add(cause)
-            yield finding(cause, f"the {reply.part}, {reply.name}: {reply.text}")
+        if reply.cause and reply.cause not in causes:
+            causes.add(reply.cause)
+            yield finding(reply.cause, f"the {reply.part}, {reply.name}: {reply.text}")
+        elif not reply.cause and reply.part == "judge" and reply.name != "lexical":
+            yield finding("judge-unchecked", f"the judge is {reply.name}")
 
 
 def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
-    """Yield the problems that the test exports to OTLP endpoints show."""
     traces_arrive = any(a.verdict == "ok" and a.endpoint.signal == "traces" for a in answers)
     seen: set[tuple[str, str]] = set()
     for answer in answers:

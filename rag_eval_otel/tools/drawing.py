@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from markupsafe import Markup
@@ -30,8 +29,7 @@ _DAY = 86_400.0
 _LAST = 253402300799.0  # the year 9999, the last that datetime can write
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A drawing: its shapes as SVG, and a title and a description for screen readers."""
 
     title: str
@@ -39,8 +37,7 @@ class Drawing:
     shapes: Markup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class Curve(NamedTuple):
     """A running mean: its points, the ends of its interval at them, and single scores as dots."""
 
     points: Sequence[Place]
@@ -48,8 +45,7 @@ class Curve:
     dots: Sequence[Place]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upright:
+class Upright(NamedTuple):
     """A vertical line with a label above it; ``kind``: mean, onset, alarm or version."""
 
     at: float
@@ -57,8 +53,7 @@ class Upright:
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """Map values from ``low`` to ``high`` to coordinates from ``start`` to ``end``."""
 
     low: float
@@ -67,13 +62,11 @@ class Axis:
     end: float
 
     def place(self, value: float) -> float:
-        """Return the coordinate of ``value``, at most that of the nearer end of the axis."""
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 1)
 
 
 def ticks(low: float, high: float, *, most: int = _TICKS) -> list[float]:
-    """Return at most ``most`` round numbers from ``low`` to ``high``."""
     if not high > low:
         return [low]
     least = (high - low) / (most - 1)
@@ -97,7 +90,6 @@ def _number(value: float) -> str:
 
 
 def _shape(tag: str, kind: str, inner: str = "", **attributes: object) -> str:
-    """Return an SVG element of the CSS class ``kind``."""
     shown = "".join(
         f' {name.replace("_", "-")}="{round(value, 1) if isinstance(value, float) else value}"'
         for name, value in attributes.items()
@@ -115,7 +107,6 @@ def _path(places: Sequence[Place], kind: str) -> str:
 
 
 def _frame(y: Axis, rows: Iterable[float], x: Axis, columns: Iterable[tuple[float, str]]) -> str:
-    """Return the horizontal lines of the grid, and the labels of both axes."""
     parts = []
     for value in rows:
         at = y.place(value)
@@ -164,7 +155,7 @@ def histogram(values: Sequence[float], scale: Range, *, mean: float | None, titl
             bars.append(_shape("rect", "bar", name, x=left, y=top, width=width, height=height))
     whole = [n for n in ticks(0, y.high, most=4) if n == int(n)]
     named = [(value, _number(value)) for value in ticks(*scale)]
-    lines = [] if mean is None else [Upright(at=mean, kind="mean", label="mean")]
+    lines = [] if mean is None else [Upright(mean, "mean", "mean")]
     most = int(np.argmax(counts))
     return Drawing(
         title=title,

@@ -1,17 +1,13 @@
-"""Score the rows of a dataset, and write each row to a file or send it over OTLP.
-
-Scored rows are not kept in memory, so that memory does not grow with the dataset.
-"""
+"""Score the rows of a dataset, and write each row to a file or send it over OTLP."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
-from dataclasses import dataclass, field, replace
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -24,46 +20,41 @@ from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.config import ScoreEvents
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.attributes import EventSink, SpanScores
-from rag_eval_otel.export.backends.delivery import BackendSink, Limits
 from rag_eval_otel.export.metrics import InstrumentSink
-from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.tools.dataset import Run
 from rag_eval_otel.tools.files import writing
 from rag_eval_otel.tools.gate import GateCheck
-from rag_eval_otel.tools.read import Dataset, check_needs, require_spans
-from rag_eval_otel.tools.rows import TEXTS, Row, span_of
+from rag_eval_otel.tools.read import Dataset, check_needs
+from rag_eval_otel.tools.rows import TEXTS, Row
 from rag_eval_otel.tools.stats import Summary, Totals
 from rag_eval_otel.types import Ending, SpanRef
 
 _EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops events if it is full
-_MAX_WAIT = 120.0  # seconds for backends to take scores
 
 
 class TraceSender:
-    """Send each scored row of a dataset over OTLP: one span, events and metrics of its scores.
+    """Send each scored row of a dataset over OTLP, in batches that exporters take one by one."""
 
-    Rows are sent in batches, and the exporters take a batch before the next: no queue overflows.
-    ``failed`` is the number of rows that an exporter did not accept.
-    """
-
-    def __init__(
-        self, dataset: str, *, traces: Sequence[Any], providers: Providers, scores: SpanScores
-    ) -> None:
-        self.failed = 0
+    def __init__(self, dataset: str, *, scores: SpanScores) -> None:
+        self.failed = 0  # rows that an exporter did not accept
         self._dataset = dataset
-        self._exporters = traces
-        self._providers = providers
         self._scores = scores
-        self._instruments = InstrumentSink(providers.meter_provider)
-        self._events = EventSink(providers.logger_provider, explanations=scores.explanations)
+        self._exporters = list(exporters("traces"))
+        if not self._exporters:
+            raise ConfigError("OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to")
+        # Metrics and spans have the same service name: dashboards show each score once.
+        self._providers = Providers.exporting(
+            traces=(), metrics=exporters("metrics"), logs=exporters("logs")
+        )
+        self._instruments = InstrumentSink(self._providers.meter_provider)
+        self._events = EventSink(self._providers.logger_provider, explanations=scores.explanations)
         self._resource = Resource.create()
         self._ids = RandomIdGenerator()
         self._spans: list[ReadableSpan] = []
         self._waiting = 0
 
-    async def send(self, row: Row) -> SpanRef:
-        """Add a span with the scores of ``row`` to the batch, send it if full, return the span."""
+    async def send(self, row: Row) -> None:
         ref = SpanRef(trace_id=self._ids.generate_trace_id(), span_id=self._ids.generate_span_id())
         self._spans.append(self._span(row, ref))
         evaluation = replace(row.evaluation, span=ref)
@@ -74,7 +65,6 @@ class TraceSender:
         self._waiting += len(row.scores)
         if self._waiting >= _EVENTS:
             await self.flush()
-        return ref
 
     async def flush(self) -> None:
         """Send what is waiting, in a thread, until the exporters have taken it."""
@@ -88,10 +78,11 @@ class TraceSender:
 
         await asyncio.to_thread(export)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self.flush()
         for exporter in self._exporters:
-            exporter.shutdown()
-        self._providers.shutdown()
+            await asyncio.to_thread(exporter.shutdown)
+        await asyncio.to_thread(self._providers.shutdown)
 
     def _span(self, row: Row, ref: SpanRef) -> ReadableSpan:
         end = time.time_ns()
@@ -115,73 +106,6 @@ class TraceSender:
         return self._scores.copy(span, Ending(scored.status, evaluation=scored))
 
 
-@asynccontextmanager
-async def sending(dataset: str, *, scores: SpanScores) -> AsyncIterator[TraceSender]:
-    """Give a `TraceSender` for the exporters that the ``OTEL_*`` variables configure."""
-    traces = list(exporters("traces"))
-    if not traces:
-        raise ConfigError("OTEL_TRACES_EXPORTER is none, so there is nowhere to send traces to")
-    # Metrics and spans have the same service name: dashboards show each score once.
-    providers = Providers.exporting(traces=(), metrics=exporters("metrics"), logs=exporters("logs"))
-    sender = TraceSender(dataset, traces=traces, providers=providers, scores=scores)
-    try:
-        yield sender
-    finally:
-        await sender.flush()
-        await asyncio.to_thread(sender.close)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """A summary of all rows, and the numbers of rows and scores that could not be sent."""
-
-    totals: Totals
-    unsent: int = 0
-    undelivered: Mapping[tuple[str, str], int] = field(default_factory=dict)
-
-
-class Annotator:
-    """Send the scores of rows to backends, which annotate spans with them."""
-
-    def __init__(
-        self,
-        metrics: Iterable[Metric],
-        backends: Sequence[str],
-        *,
-        explanations: bool = False,
-        limits: Limits | None = None,
-        max_wait: float = _MAX_WAIT,
-    ) -> None:
-        asking = frozenset(metric.name for metric in metrics if kinds_of(metric))
-        self._sink = BackendSink(backends, asking=asking, explanations=explanations, limits=limits)
-        self._max_wait = max_wait
-        self._given_up: set[str] = set()
-
-    async def send(self, row: Row, sent: SpanRef | None) -> None:
-        """Queue the scores of ``row`` for the span that the row names, or else for ``sent``.
-
-        If a queue is half full, wait until all are empty, but at most ``max_wait`` seconds. A
-        backend whose queue is still half full is not waited for again.
-        """
-        self._sink(replace(row.evaluation, span=span_of(row.trace, row.span) or sent))
-        if full := self._half_full() - self._given_up:
-            await asyncio.to_thread(self._sink.flush, self._max_wait)
-            self._given_up |= full & self._half_full()
-
-    def _half_full(self) -> set[str]:
-        return {each.name for each in self._sink.deliveries if each.is_half_full}
-
-    async def finish(self) -> Mapping[tuple[str, str], int]:
-        """Wait for the backends, and return how many scores they did not get, by reason."""
-        await asyncio.to_thread(self._sink.flush, self._max_wait)
-        self.close()
-        ended = self._sink.ended.items()
-        return {key: number for key, number in ended if key[1] != "delivered" and number}
-
-    def close(self) -> None:
-        self._sink.close()
-
-
 async def export(
     dataset: Dataset,
     run: Run,
@@ -191,19 +115,14 @@ async def export(
     otlp: Literal["off", "on"] = "off",
     explanations: bool = False,
     score_events: ScoreEvents = "log",
-    backends: Sequence[str] = (),
     check: GateCheck | None = None,
-) -> Exported:
+) -> tuple[Totals, int]:
     """Score each row of ``dataset`` by ``run``, and write it to ``output`` or send it.
 
-    Each of ``backends`` gets a score as its own object, on the span that the row names or that
-    ``otlp`` sends. ``check`` reads the rows for a gate. Scored rows are not kept in memory. Raises
-    `ConfigError`, before a model is asked, for a metric without its fields, an output that cannot
-    be written, and scores for backends without a span that they can annotate.
+    ``check`` reads the rows for a gate. Scored rows are not kept in memory. Return the summary of
+    all rows, and the number of rows that could not be sent.
     """
     check_needs(run.measurement.metrics, dataset)
-    if backends and otlp == "off":
-        require_spans(dataset)
     async with AsyncExitStack() as stack:
         summary = Summary(run.names)
         write = None
@@ -213,25 +132,16 @@ async def export(
         sender = None
         if otlp == "on":
             scores = SpanScores(explanations=explanations, events=score_events)
-            sender = await stack.enter_async_context(sending(dataset.name, scores=scores))
-        annotator = None
-        if backends:
-            metrics = run.measurement.metrics
-            annotator = Annotator(metrics, backends, explanations=explanations)
-            stack.enter_context(closing(annotator))
+            sender = TraceSender(dataset.name, scores=scores)
+            stack.push_async_callback(sender.close)
         async for row in await stack.enter_async_context(aclosing(run.rows(dataset))):
             summary.add(row.evaluation)
             if check is not None:
                 check.add(row)
             if write is not None:
                 write(row)
-            sent = None if sender is None else await sender.send(row)
-            if annotator is not None:
-                await annotator.send(row, sent)
+            if sender is not None:
+                await sender.send(row)
         if sender is not None:
             await sender.flush()
-        return Exported(
-            totals=summary.totals(stopped=run.stopped),
-            unsent=sender.failed if sender else 0,
-            undelivered={} if annotator is None else await annotator.finish(),
-        )
+        return summary.totals(stopped=run.stopped), sender.failed if sender else 0

@@ -42,10 +42,7 @@ class Source:
 
 
 def source_of(data: object) -> Source:
-    """Return the rows in ``data``: a path, a table, a mapping of columns, or an iterable of rows.
-
-    Raises `ConfigError` for any other object, and for a file that cannot be read.
-    """
+    """Return the rows in ``data``: a path, a table, a mapping of columns, or rows."""
     if isinstance(data, str | os.PathLike):
         path = Path(data)
         suffix = path.suffix.lower()
@@ -167,10 +164,7 @@ _BREAKS = frozenset("\t\r\n")  # may move what follows them to another cell
 
 
 def _may_run(cell: str) -> bool:
-    """Return True if a spreadsheet may run ``cell``, apostrophes left out, as a formula.
-
-    Spreadsheets leave out characters that are not seen, and read full-width signs like the others.
-    """
+    """Return True if a spreadsheet, which leaves out unseen characters, may run ``cell``."""
     seen = (c for c in cell if c != "'" and category(c) not in _NOT_SEEN)
     return cell.lstrip("'")[:1] in _BREAKS or normalize("NFKC", next(seen, "."))[0] in "=+-@"
 
@@ -179,7 +173,6 @@ Write: TypeAlias = Callable[[Row], object]
 
 
 def check_output(path: Path) -> None:
-    """Raise `ConfigError` if rows cannot be written to ``path``."""
     if path.suffix.lower() not in _FORMATS:
         raise ConfigError(
             f"{path}: cannot write {path.suffix or 'without a suffix'}; use {_SUFFIXES}"
@@ -194,10 +187,7 @@ def check_output(path: Path) -> None:
 def writing(
     path: Path, metrics: Sequence[str], *, further: Sequence[FurtherColumn] = ()
 ) -> Iterator[Write]:
-    """Give a function that writes one scored row to ``path``, completely or not at all.
-
-    The columns of a table are those of ``metrics``, and ``further``.
-    """
+    """Give a function that writes one scored row to ``path``, completely or not at all."""
     check_output(path)
     write = _FORMATS[path.suffix.lower()][1]
     with _whole_file(path) as part, write(part, metrics, further) as add:
@@ -206,14 +196,12 @@ def writing(
 
 @contextmanager
 def writing_samples(path: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
-    """Give a function that writes one sample, a dict, to ``path``, completely or not at all."""
     with _whole_file(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
         yield lambda cells: file.write(_json_line(cells))
 
 
 @contextmanager
 def _whole_file(path: Path, option: str = "") -> Iterator[Path]:
-    """Give a temporary path, ``<path>.part``, which replaces ``path`` unless there is an error."""
     part = path.with_name(f"{path.name}.part")
     try:
         yield part

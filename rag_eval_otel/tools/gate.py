@@ -1,8 +1,4 @@
-"""Decide whether the scores of a run are good enough for a release.
-
-A bound is compared with the number that was measured. A metric is no worse than in a baseline
-unless a t test on the differences of the pairs of rows says that a drop cannot be chance.
-"""
+"""Decide whether the scores of a run are good enough for a release."""
 
 from __future__ import annotations
 
@@ -48,18 +44,13 @@ _COLUMNS = ("condition", "found", "interval", "rows", "result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """The conditions of a release.
+    """The conditions of a release; values out of range are a `ConfigError`.
 
-    - ``means``: the lowest mean by metric, on the metric's own scale.
-    - ``pass_rate``: the lowest share of rows with the label pass, in [0, 1].
-    - ``no_worse``: for each metric that is compared with the baseline, the drop of the mean that is
-      tolerated, 0 or more.
-    - ``baseline``: the score file of the earlier run. ``versions``: whether scores of other
-      versions (other metric, prompts or judge) may be compared.
+    - ``means``: the lowest mean by metric, on its own scale. ``pass_rate``: the lowest share of
+      rows with the label pass.
+    - ``no_worse``: the drop of the mean that is tolerated, by metric, below ``baseline``, the score
+      file of an earlier run; with ``versions`` "any" also of another judge, metric or prompt.
     - ``level``: the share of runs, above 0 and below 0.5, in which chance alone fails a comparison.
-
-    Raises `ConfigError` for values out of range, and for a baseline without a metric to compare or
-    the other way around.
     """
 
     means: Mapping[str, float] = field(default_factory=dict)
@@ -78,7 +69,7 @@ class Gate:
         elif drop < 0:
             msg = f"a drop that is tolerated must be 0 or more, not {drop}"
         elif (self.baseline is None) != (not self.no_worse):
-            msg = "a baseline and a metric that is no worse (no_worse) need each other"
+            msg = "a baseline (--baseline FILE) and no_worse (--no-worse METRIC) need each other"
         if msg:
             raise ConfigError(msg)
 
@@ -169,29 +160,15 @@ class GateCheck:
         verdicts = []
         for name, bound in gate.means.items():
             metric = totals[name]
-            verdict = _bound_verdict(
-                name,
-                bound,
-                kind="mean",
-                metric=name,
-                found=metric.mean,
-                ends=metric.interval,
-                rows=metric.ok,
-                why=_without(metric.undefined + metric.error, "score"),
-            )
-            verdicts.append(verdict)
+            why = _without(metric.undefined + metric.error, "score")
+            ends, rows = metric.interval, metric.ok
+            verdicts.append(_bound_verdict("mean", name, bound, metric.mean, ends, rows, why))
         if gate.pass_rate is not None:
             passed, rows = self._labels["pass"], self._labels["pass"] + self._labels["fail"]
-            verdict = _bound_verdict(
-                "pass rate",
-                gate.pass_rate,
-                kind="pass rate",
-                found=passed / rows if rows else None,
-                ends=wilson(passed, rows) if rows else None,
-                rows=rows,
-                why=_without(self._labels[None], "label"),
-            )
-            verdicts.append(verdict)
+            found, ends = (passed / rows, wilson(passed, rows)) if rows else (None, None)
+            why = _without(self._labels[None], "label")
+            rate = gate.pass_rate
+            verdicts.append(_bound_verdict("pass rate", None, rate, found, ends, rows, why))
         verdicts += [self._compare(name, drop) for name, drop in gate.no_worse.items()]
         return GateResult(verdicts=tuple(verdicts))
 
@@ -225,20 +202,26 @@ def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
     return baseline
 
 
-def _bound_verdict(
-    condition: str, bound: float, *, found: float | None, ends: Range | None, **fields: Any
+def _bound_verdict(  # noqa: PLR0917  # of two kinds
+    kind: Kind,
+    metric: str | None,
+    bound: float,
+    found: float | None,
+    ends: Range | None,
+    rows: int,
+    why: tuple[str, ...],
 ) -> Verdict:
-    """Return whether ``found`` is at least ``bound``; without a number it is not."""
-    why = fields.pop("why")
     if ends is not None and ends[0] < bound <= ends[1]:
         why += (f"the interval contains {bound:g}: other rows may give the other result",)
     return Verdict(
-        condition=f"{condition} >= {bound:g}",
+        condition=f"{metric or kind} >= {bound:g}",
+        kind=kind,
+        metric=metric,
         passed=found is not None and found >= bound - _ROUNDING,
         found=found,
         interval=ends,
+        rows=rows,
         why=why,
-        **fields,
     )
 
 

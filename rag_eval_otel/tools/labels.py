@@ -1,82 +1,66 @@
-"""Read scores and human labels from the rows of a table, or join scores with people's feedback."""
+"""Read scores and human labels from the rows of a table."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.tools.rows import FeedbackRow, Row, UnscoredTurn, measured_version
-from rag_eval_otel.tools.scores import metric_cells, metric_names, plain_turn
-from rag_eval_otel.types import Score
+from rag_eval_otel.tools.rows import number, score_from_cells
+from rag_eval_otel.tools.scores import metric_cells, metric_names
 
-Status: TypeAlias = Literal["ok", "missing", "undefined", "error"]
 Cells: TypeAlias = Mapping[str, Any]
 
 _WORDS: Mapping[str, float] = {
     **dict.fromkeys(("pass", "true", "yes"), 1.0),
     **dict.fromkeys(("fail", "false", "no"), 0.0),
 }
-_FAILED: Mapping[object, Status] = {"undefined": "undefined", "error": "error"}
 _EVALUATED = frozenset({"sample", "judge"})  # columns of a file that `evaluate` wrote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The score and the human label of one row, ``where``, for one metric."""
+    """The score and the human label of one row for one metric; ``status`` as in `Score`."""
 
     score: float | None
     label: float | None
-    status: Status = "ok"
-    where: str = field(default="", compare=False)
-
-
-def observe(
-    score: object, label: object, *, where: str, status: object = None, about: str = ""
-) -> Observation:
-    """Read a score and a human label, ``about`` a metric, from two cells of the row ``where``."""
-    place = f"{where}, {about}" if about else where
-    number = None if status in _FAILED else _number(score, where=f"{place}: the score")
-    known: Status = "ok" if number is not None else _FAILED.get(status, "missing")
-    read = _label(label, where=place)
-    return Observation(score=number, label=read, status=known, where=where)
+    status: str = "ok"
 
 
 def observations(
     rows: Iterable[tuple[str, Cells]], *, metric: str | None = None
-) -> dict[str, list[Observation]]:
+) -> Mapping[str, Sequence[Observation]]:
     """Read the scores and human labels in ``rows``, for each metric or for ``metric`` only.
 
     ``rows`` has pairs of a row's name and its cells, in one of the forms of ``docs/calibrate.md``.
-    Raises `ConfigError` if a cell cannot be read, and for rows without a metric or a label.
+    Raises `ConfigError` for a label that cannot be read, and for rows without a metric or a label.
     """
-    places = list(rows)
-    names = dict.fromkeys(name for where, row in places for name in _names(row, metric, where))
-    if not places:
-        raise ConfigError("there are no rows")
-    if not names or metric not in {None, *names}:
-        columns = dict.fromkeys(str(column) for _, row in places for column in row)
+    observed: defaultdict[str, list[Observation]] = defaultdict(list)
+    columns: dict[str, None] = {}
+    for where, row in rows:
+        columns |= dict.fromkeys(map(str, row))
+        labels = row.get("labels")
+        labels = labels if isinstance(labels, Mapping) else {}
+        known = METRICS if "human" in row and "score" not in row else ()
+        names = [*metric_names(row, metric=metric, default=metric or "score"), *labels]
+        # The label that `evaluate` writes is the metric's own.
+        common = row.get("human", None if row.keys() >= _EVALUATED else row.get("label"))
+        for name in dict.fromkeys([*names, *(column for column in row if column in known)]):
+            if metric in {None, name}:
+                score = score_from_cells(name, metric_cells(row, name))
+                label = labels.get(name, row.get(f"{name}.human", common))
+                read = parsed(label, where=f"{where}, {name}: the label")
+                seen = Observation(score=score.value, label=read, status=score.status)
+                observed[name].append(seen)
+    if not observed:
         raise ConfigError(
             f"no scores of {metric or 'any metric'} found; use score and label, scores and labels,"
             " or columns <metric> and <metric>.human; or name the column of the scores (--metric)."
-            f" Metrics found: {', '.join(names) or 'none'}."
-            f" Columns found: {', '.join(columns)}"
+            f" Columns found: {', '.join(columns) or 'none'}"
         )
-    observed: dict[str, list[Observation]] = {}
-    for name in [metric] if metric else names:
-        observed[name] = []
-        for where, row in places:
-            # A row with one score belongs to one metric, all others to every metric.
-            if "score" not in row or name in metric_names(row, default=metric or "score"):
-                cells, label = metric_cells(row, name), _label_cell(row, name, where)
-                status = cells.get("status")
-                value = cells.get("value")
-                observed[name].append(observe(value, label, where=where, status=status, about=name))
     if all(each.label is None for seen in observed.values() for each in seen):
         raise ConfigError(
             "no row has a human label: add label (beside score), labels, human or <metric>.human;"
@@ -85,149 +69,15 @@ def observations(
     return observed
 
 
-def _names(row: Cells, metric: str | None, where: str) -> Iterable[str]:
-    """Return the names of the metrics that have a score or a label in ``row``."""
-    _mapping(row, "scores", where)
-    known = METRICS if "human" in row and "score" not in row else ()
-    return [
-        *metric_names(row, metric=metric, default=metric or "score"),
-        *_mapping(row, "labels", where),
-        *(column for column in row if column in known),
-    ]
-
-
-def _label_cell(row: Cells, name: str, where: str) -> object:
-    """Return the human label in ``row`` for the metric ``name``, else the label for all metrics."""
-    is_ours = row.keys() >= _EVALUATED
-    common = row.get("human") if is_ours or "label" not in row else row.get("human", row["label"])
-    return _mapping(row, "labels", where).get(name, row.get(f"{name}.human", common))
-
-
-def _mapping(row: Cells, key: str, where: str) -> Mapping[str, object]:
-    content = row.get(key)
-    if content is not None and not isinstance(content, Mapping):
-        raise ConfigError(f"{where}: {key} must be an object by metric, not {content!r:.40}")
-    return content or {}
-
-
-def _label(value: object, *, where: str) -> float | None:
+def parsed(value: object, *, where: str) -> float | None:
+    """Convert ``value``, a number or pass or fail, to a number; None if it is empty or NaN."""
     plain = value.item() if hasattr(value, "item") else value  # of numpy
-    if isinstance(plain, bool):
-        return float(plain)
-    if isinstance(plain, str) and plain.strip().lower() in _WORDS:
-        return _WORDS[plain.strip().lower()]
-    accepted = "pass or fail, true or false, yes or no, or a number"
-    return _number(plain, where=f"{where}: the label", accepted=accepted)
-
-
-def _number(value: object, *, where: str, accepted: str = "a number") -> float | None:
-    """Convert ``value`` to a finite number; return None for null, NaN or an empty cell."""
-    plain: object = value.item() if hasattr(value, "item") else value
     if isinstance(plain, str):
-        with suppress(ValueError):
-            plain = float(plain) if plain.strip() else None
-    if plain is None:
+        plain = _WORDS.get(plain.strip().lower(), plain.strip())
+    if plain in (None, "") or plain != plain:  # noqa: PLR0124  # NaN
         return None
-    if isinstance(plain, bool) or not isinstance(plain, int | float) or math.isinf(plain):
+    read = number(plain)
+    if read is None:
+        accepted = "pass or fail, true or false, yes or no, or a number"
         raise ConfigError(f"{where} must be {accepted}, not {value!r:.40}")
-    return None if math.isnan(plain) else float(plain)
-
-
-Measured: TypeAlias = "tuple[str, str]"
-"""The name of a metric, and the version of its scores."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rated:
-    """The scores of turns, with the labels that people gave in feedback.
-
-    A failed score is under the version of the others (see `measured_version`). ``mixed`` names the
-    metrics with several versions. ``unmatched`` is the feedback on turns without scores.
-    """
-
-    observations: Mapping[Measured, Sequence[Observation]]
-    mixed: Sequence[str]
-    unmatched: Sequence[FeedbackRow]
-
-
-def rated(
-    rows: Iterable[Row | UnscoredTurn],
-    feedback: Iterable[FeedbackRow],
-    *,
-    metric: str | None = None,
-    name: str | None = None,
-) -> Rated:
-    """Join the scores in ``rows`` with ``feedback`` on the same turns.
-
-    Feedback on no span, or on a span that is no turn, is joined if its trace has one scored turn.
-    Of several feedbacks on a turn with one name, the last counts. Feedback that is named like a
-    metric is about this metric only. ``metric`` and ``name`` choose a metric and the feedback of
-    one name.
-    """
-    unscored: set[str] = set()
-    scored: defaultdict[str, list[Score]] = defaultdict(list)
-    for row in rows:
-        if isinstance(row, Row):
-            scores = [score for score in row.scores if metric in {None, score.name}]
-            scored[plain_turn(row.turn or row.trace) or row.place] += scores
-        else:
-            unscored.add(plain_turn(row.turn))
-    metrics = {score.name for scores in scored.values() for score in scores}
-    given = [each for each in feedback if name in {None, each.name}]
-    if all(each.time is not None for each in given):  # an export may have the newest first
-        given.sort(key=lambda each: each.time or 0.0)
-    names = {each.name for each in given} - metrics
-    if name is None and len(names) > 1:
-        raise ConfigError(
-            f"there is feedback of {', '.join(sorted(names))}: choose with --feedback-name"
-        )
-    by_trace: defaultdict[str, list[str]] = defaultdict(list)
-    for turn in scored:
-        by_trace[turn.partition("/")[0]].append(turn)
-    labels: dict[tuple[str, str], float | None] = {}
-    unmatched = []
-    for each in given:
-        turns = by_trace.get(plain_turn(each.trace), [])
-        of_span = plain_turn(each.turn)
-        only = turns[0] if len(turns) == 1 and of_span not in unscored else ""
-        turn = of_span if of_span in scored else only
-        if turn:
-            about = each.name if each.name in metrics else ""
-            labels[turn, about] = _label(each.score, where=each.place)
-        else:
-            unmatched.append(each)
-    if not labels:
-        msg = f"there is no feedback of the name {name}"
-        if given:
-            msg = (
-                f"no feedback is on a scored turn; {given[0].place} is on"
-                f" {given[0].turn or given[0].trace!r}, and the ids of scored turns look like"
-                f" {next(iter(scored), 'none')!r}"
-            )
-        raise ConfigError(msg)
-    observed = _observed_turns(scored, labels)
-    versions = Counter(measured for measured, _ in observed)
-    return Rated(
-        observations=observed,
-        mixed=[measured for measured, count in versions.items() if count > 1],
-        unmatched=unmatched,
-    )
-
-
-def _observed_turns(
-    scored: Mapping[str, Sequence[Score]], labels: Mapping[tuple[str, str], float | None]
-) -> dict[Measured, list[Observation]]:
-    versions: defaultdict[str, set[str]] = defaultdict(set)  # in which a metric has a number
-    for score in (score for scores in scored.values() for score in scores):
-        if score.value is not None:
-            versions[score.name].add(score.version)
-    observed: defaultdict[Measured, list[Observation]] = defaultdict(list)
-    for turn, scores in scored.items():
-        for score in scores:
-            label = labels.get((turn, score.name), labels.get((turn, "")))
-            seen = Observation(score=score.value, label=label, status=score.status)
-            version = score.version
-            if score.value is None:
-                version = measured_version(version, versions[score.name])
-            observed[score.name, version].append(seen)
-    return dict(observed)
+    return read

@@ -1,7 +1,4 @@
-"""Read the rows of a file, a data frame or a list, and convert each row to a `Sample`.
-
-All rows are checked before the judge is asked, so that an unusable row costs no judge requests.
-"""
+"""Check the rows of a file, a data frame or a list, and convert each row to a `Sample`."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from rag_eval_otel.capture.otlp_files import check_size
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.tools.files import Source, source_of
-from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, moment, span_of
+from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, moment
 from rag_eval_otel.types import Evaluation, Passage, Sample
 
 _TEXT_KEYS = ("text", "page_content", "content")
@@ -29,9 +26,7 @@ _SAMPLE_FIELDS = frozenset(Sample.__dataclass_fields__)
 class Dataset:
     """A source of samples that can be read repeatedly, one sample at a time.
 
-    ``fields`` maps fields of `Sample` to ``columns``. ``filled`` has the names of the fields and of
-    further texts that have a value in at least one row. ``spanless`` is the number of the first row
-    without ``trace_id`` and ``span_id``, None if each row names a span.
+    ``fields`` maps fields of `Sample` to ``columns``; ``filled`` are those with a value in a row.
     """
 
     source: Source
@@ -39,12 +34,10 @@ class Dataset:
     columns: tuple[str, ...]
     fields: Mapping[str, str]
     filled: frozenset[str]
-    spanless: int | None
     limit: int | None = None
 
     @property
     def name(self) -> str:
-        """The path of the file, or the type of the data, for error messages."""
         return self.source.name
 
     def samples(self) -> Iterator[Sample]:
@@ -63,7 +56,6 @@ class Dataset:
 
     @property
     def origin(self) -> tuple[FurtherColumn, ...]:
-        """The columns that say where turns come from, if the rows were collected from traces."""
         is_collected = _COLLECTED in self.columns
         return tuple(name for name in ORIGIN if name in self.columns) if is_collected else ()
 
@@ -73,9 +65,8 @@ def open_dataset(
 ) -> Dataset:
     """Check the first ``limit`` rows of ``data``, or all, and return them as a `Dataset`.
 
-    ``columns`` maps fields of `Sample` to columns that are not recognised by name. Memory does not
-    grow with the number of rows. If a cell cannot be used, `ConfigError` names the file, the row
-    (from 0) and the column.
+    ``columns`` maps fields of `Sample` to columns with other names. If a cell cannot be used,
+    `ConfigError` names the file, the row (from 0) and the column. Rows are not kept in memory.
     """
     if isinstance(data, Dataset):
         return data
@@ -85,21 +76,16 @@ def open_dataset(
     names: dict[str, None] = {}  # columns, in the order in which they are read
     fields: dict[str, str] = {}
     filled: set[str] = set()
-    spanless: int | None = None
     count = 0
     for where, cells in source.rows(limit):
-        ids: tuple[str, ...] = ("", "")
         if isinstance(cells, Sample):
             filled |= {name for name in _SAMPLE_FIELDS if getattr(cells, name)}
             names |= dict.fromkeys(sorted(filled & _SAMPLE_FIELDS))
         else:
-            ids = tuple(str(cells.get(name) or "") for name in ("trace_id", "span_id"))
             if not cells.keys() <= names.keys():
                 names |= dict.fromkeys(cells)
                 fields = fields_of(names, chosen)
             filled |= {f for f, column in fields.items() if not is_missing(cells.get(column))}
-        if spanless is None and span_of(*ids) is None:
-            spanless = count
         count += 1
         sample = sample_of(cells, fields, where=where)
         filled |= set(sample.extra) | ({"retrieved_ids"} if sample.ranked_ids else set())
@@ -115,7 +101,6 @@ def open_dataset(
         columns=tuple(names),
         fields=fields,
         filled=frozenset(filled),
-        spanless=spanless,
         limit=limit,
     )
 
@@ -132,16 +117,6 @@ def check_needs(metrics: Iterable[Metric], dataset: Dataset) -> None:
             f" Columns found: {', '.join(dataset.columns) or 'none'}."
             f" Add {', '.join(names)}, name the column with columns={{field: column}}"
             " (in a shell --columns field=column), or leave these metrics out"
-        )
-
-
-def require_spans(dataset: Dataset) -> None:
-    """Raise `ConfigError` if a row of ``dataset`` names no span that backends can annotate."""
-    if dataset.spanless is not None:
-        raise ConfigError(
-            f"{dataset.name}: row {dataset.spanless} names no span to annotate: --backend needs"
-            " --otlp, which sends a span for each row, or columns trace_id and span_id, as collect"
-            " writes them"
         )
 
 
@@ -165,10 +140,7 @@ _FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
 
 
 def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return a mapping of the fields of `Sample` to the ``columns`` that contain their values.
-
-    The columns that the user has ``chosen`` for fields have priority over recognised names.
-    """
+    """Return the column of each field of `Sample`: the ``chosen`` one, or one with a known name."""
     by_column = {column: name for name, column in chosen.items()}
     fields: dict[str, str] = {}
     for column in columns:
@@ -186,7 +158,6 @@ def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, st
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
-    """Raise `ConfigError` unless ``chosen`` maps fields of `Sample` to different columns."""
     for name in chosen:
         if name not in COLUMNS:
             raise ConfigError(
@@ -197,11 +168,7 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
 
 
 def sample_of(cells: Any, fields: Mapping[str, str], *, where: str) -> Sample:
-    """Convert ``cells``, the cells of one row by column name, to a `Sample`.
-
-    Texts in columns that are not in ``fields`` become ``Sample.extra``. If a cell cannot be used,
-    `ConfigError` names ``where``, the name of the row, and the column.
-    """
+    """Convert the cells of the row ``where`` to a `Sample`; other texts become ``extra``."""
     if isinstance(cells, Sample):
         return cells
     values: dict[str, Any] = {}
@@ -224,7 +191,6 @@ def sample_of(cells: Any, fields: Mapping[str, str], *, where: str) -> Sample:
 
 
 def is_missing(value: object) -> bool:
-    """Return True if ``value`` is None, NaN, or a missing value of pandas."""
     nan = isinstance(value, float) and math.isnan(value)
     return value is None or nan or type(value).__name__ in {"NAType", "NaTType"}
 
@@ -236,7 +202,6 @@ def _text(value: object) -> str:
 
 
 def _reference(value: object) -> str | None:
-    """Return the reference answer in ``value``, a text or a list of at most one text."""
     if not isinstance(value, list):
         return _text(value)
     if len(value) > 1:
@@ -244,7 +209,7 @@ def _reference(value: object) -> str | None:
     return _text(value[0]) if value else None
 
 
-def _contexts(value: object) -> list[Passage]:
+def contexts_in(value: object) -> list[Passage]:
     items = _listed(value) if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         raise TypeError(f"must be a list of texts, or one text, not {type(value).__name__}")
@@ -252,7 +217,6 @@ def _contexts(value: object) -> list[Passage]:
 
 
 def _listed(text: str) -> list[Any]:
-    """Parse ``text`` as a list in JSON or Python syntax, and return the items of the list."""
     bare = text.strip()
     if not (bare.startswith("[") and bare.endswith("]")):
         return [text] if bare else []
@@ -265,7 +229,6 @@ def _listed(text: str) -> list[Any]:
 
 
 def _decoded(value: Any) -> Any:
-    """Parse a text as JSON or as a Python literal; return None if it is neither."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -339,7 +302,7 @@ def _named(value: object) -> str:
 
 _CONVERT: Mapping[str, Callable[[Any], Any]] = {
     "question": _text,
-    "contexts": _contexts,
+    "contexts": contexts_in,
     "answer": _text,
     "reference": _reference,
     "retrieved_ids": _ids,

@@ -1,8 +1,4 @@
-"""Report on the scores in a file, and on the change between two files, as HTML pages.
-
-A page needs no network and no server. Its content security policy allows only its own style and
-script.
-"""
+"""Report on the scores in a file, or on the change between two, as HTML pages without network."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ import operator
 import re
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -28,8 +24,8 @@ from rag_eval_otel import semconv
 from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools import drawing
-from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, Turn
-from rag_eval_otel.tools.drawing import Curve, Drawing, Unit, Upright, place_name
+from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange
+from rag_eval_otel.tools.drawing import Curve, Unit, Upright, place_name
 from rag_eval_otel.tools.rows import Row, ScoreRecord, is_offline, unit_value
 from rag_eval_otel.tools.stats import (
     Estimate,
@@ -116,7 +112,6 @@ class Series:
 
     @property
     def units(self) -> list[float]:
-        """The scores on [0, 1]."""
         return [point.unit for point in self.points]
 
     def lowest(self) -> list[Low]:
@@ -124,10 +119,7 @@ class Series:
         return [low for *_, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True)]
 
     def estimated(self) -> Estimate | None:
-        """Estimate the mean of all turns, if the judge has scored a sample of them, else None.
-
-        If one offline judge, as in a cascade, has scored the turns, its scores are used, too.
-        """
+        """Estimate the mean of all turns, if a sample was judged, by the offline scores, too."""
         judged = [version for version in self.sampled if not is_offline(version)]
         if all(chance >= 1 for name in judged for _, chance in self.sampled[name].values()):
             return None
@@ -178,11 +170,9 @@ class FileScores:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The names of the services, in the order in which they were first read."""
         return tuple(dict.fromkeys(service for service, _ in self.series))
 
     def __str__(self) -> str:
-        """Return a table of the metrics, and the estimated means of sampled turns."""
         named = {" of ".join(filter(None, key[::-1])): s for key, s in self.series.items()}
         lines = [table(series.tally.summary(name) for name, series in named.items())]
         for name, series in named.items():
@@ -219,7 +209,6 @@ class Line:
 
     @property
     def window(self) -> int:
-        """The number of scores that each running mean covers."""
         return max(20, len(self.at) // 40)
 
     def curve(self) -> Curve:
@@ -240,13 +229,11 @@ class Line:
 
 
 def unit_of(series: Series) -> Unit:
-    """Return ``time`` if every score has a time and the times are not all equal, else ``row``."""
     times = {point.time for point in series.points}
     return "time" if len(times) > 1 and not any(map(math.isnan, times)) else "row"
 
 
 def lines_of(series: Series) -> list[Line]:
-    """Return one `Line` for each version of the metric, at most those with the most scores."""
     unit = unit_of(series)
     versions: defaultdict[str, list[Point]] = defaultdict(list)
     for point in sorted(series.points, key=operator.attrgetter(unit)):
@@ -265,10 +252,7 @@ def lines_of(series: Series) -> list[Line]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A change in the scores, and the places of its ``onset`` and of its alarm.
-
-    While a change lasts, the detector raises the alarm ``again``, the last time at ``until``.
-    """
+    """A change, its ``onset``, and its alarm at ``at``, raised ``again`` until ``until``."""
 
     alarm: Alarm
     at: float
@@ -279,10 +263,7 @@ class DriftMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDrift:
-    """The alarms in the ``count`` scores of one version; ``outside`` more are not in [0, 1].
-
-    The detector learned its baseline from the first ``learn`` scores, if there were more.
-    """
+    """The alarms in ``count`` scores of one version; ``outside`` more are not in [0, 1]."""
 
     marks: tuple[DriftMark, ...]
     count: int
@@ -313,29 +294,8 @@ def axis_of(values: Iterable[float]) -> Range:
     return (0.0, 1.0) if low >= 0 and high <= 1 else (low - 0.05 * width, high + 0.05 * width)
 
 
-def _time_line(lines: Sequence[Line], marks: Sequence[DriftMark], **options: Any) -> Drawing:
-    """Draw ``lines`` with vertical lines at drift alarms, their onsets, and new versions."""
-    uprights = [Upright(at=mark.onset, kind="onset") for mark in marks]
-    uprights += [
-        Upright(at=mark.at, kind="alarm", label=f"drift: {mark.alarm.direction}") for mark in marks
-    ]
-    uprights += [
-        Upright(at=float(line.at[0]), kind="version", label=f"v{n}")
-        for n, line in enumerate(lines[1:], 2)
-    ]
-    starts, ends = ([float(line.at[i]) for line in lines] for i in (0, -1))
-    return drawing.time_line(
-        [line.curve() for line in lines],
-        ends=(min(starts, default=0.0), max(ends, default=0.0)),
-        uprights=uprights,
-        areas=[(mark.onset, mark.at) for mark in marks],
-        **options,
-    )
-
-
 @cache
 def _environment() -> Environment:
-    """Return the Jinja environment of all templates. Texts are escaped as HTML."""
     environment = Environment(
         loader=PackageLoader("rag_eval_otel.tools"),
         autoescape=True,
@@ -367,7 +327,6 @@ def _environment() -> Environment:
 
 
 def _render(template: str, **values: Any) -> str:
-    """Fill ``template`` with ``values`` and return the page. Texts in ``values`` are escaped."""
     page = _environment().get_template(template).render(values)
     return _UNPRINTABLE.sub("\ufffd", page)
 
@@ -385,10 +344,13 @@ class Shown:
     trace_url: str | None = None
 
     def __post_init__(self) -> None:
-        url = self.trace_url or "https://{trace_id}"
-        rest = url.replace("{trace_id}", "").replace("{span_id}", "")
-        is_web = url.startswith(("http://", "https://"))
-        if not is_web or "{trace_id}" not in url or set(rest) & set("{}"):
+        url = self.trace_url
+        is_web = url is None or url.startswith(("http://", "https://"))
+        if (
+            not is_web
+            or not re.fullmatch(r"(\{(trace|span)_id\}|[^{}])*", url or "")
+            or (url is not None and "{trace_id}" not in url)
+        ):
             raise ConfigError(
                 "the address of a trace must begin with http:// or https:// and have a place for"
                 " the id, as in http://localhost:16686/trace/{trace_id}; {span_id} is possible,"
@@ -396,17 +358,13 @@ class Shown:
             )
 
     def url_of(self, row: Row) -> str | None:
-        """Return the address of the trace of ``row``; None if it is not known."""
         if self.trace_url is None or not row.trace:
             return None
-        ids = {"{trace_id}": row.trace, "{span_id}": row.span}
-        return re.sub(
-            r"\{(?:trace|span)_id\}", lambda m: quote(ids[m.group()], safe=""), self.trace_url
-        )
+        trace, span = (quote(part, safe="") for part in (row.trace, row.span))  # without braces
+        return self.trace_url.replace("{trace_id}", trace).replace("{span_id}", span)
 
 
 def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str:  # frozen
-    """Return the HTML page about ``scores``, which were read from the file ``name``."""
     return _render(
         "scores.html",
         title=f"Scores of {name}",
@@ -422,10 +380,7 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A text, of which ``most`` characters are shown, with a link to ``url``; or a list of texts.
-
-    ``value`` is the number by which cells are sorted.
-    """
+    """A text, of which ``most`` characters are shown, or a list of texts; sorted by ``value``."""
 
     text: str | None = None
     most: int = 200
@@ -438,15 +393,19 @@ class _Cell:
 
 
 def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
-    """Return the values of one section of the page, on one metric."""
     values, units = series.tally.values, series.units
     summary, unit, name = series.tally.summary(series.name), unit_of(series), series.name[:120]
     lines = lines_of(series)
     drift = [find_drift(line) for line in lines]
     marks = [mark for each in drift for mark in each.marks]
     scale = (scale_of(values, units) if units else None) or axis_of(values)
-    cells = [_low_cells(low, shown) for low in series.lowest()]
-    columns = [key for key in (cells[0] if cells else ()) if any(each[key] for each in cells)]
+    uprights = [Upright(mark.onset, "onset") for mark in marks]
+    uprights += [Upright(mark.at, "alarm", f"drift: {mark.alarm.direction}") for mark in marks]
+    uprights += [
+        Upright(float(line.at[0]), "version", f"v{n}") for n, line in enumerate(lines[1:], 2)
+    ]
+    starts, ends = ([float(line.at[i]) for line in lines] or [0.0] for i in (0, -1))
+    columns, rows = _filled([_low_cells(low, shown) for low in series.lowest()])
     return {
         "anchor": anchor,
         "series": series,
@@ -462,18 +421,19 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
         "histogram": drawing.histogram(
             values, scale, mean=summary.mean, title=f"Distribution of {name}"
         ),
-        "time_line": _time_line(
-            lines,
-            marks,
+        "time_line": drawing.time_line(
+            [line.curve() for line in lines],
+            ends=(min(starts), max(ends)),
             scale=scale,
             unit=unit,
+            areas=[(mark.onset, mark.at) for mark in marks],
+            uprights=uprights,
             title=f"Time line of {name}",
             description=f"drift alarms: {len(marks)}, versions: {len(lines)}; in words below",
         ),
         "columns": columns,
         "lowest": [
-            (score.value, [each[key] for key in columns])
-            for (_, score), each in zip(series.lowest(), cells, strict=True)
+            (score.value, row) for (_, score), row in zip(series.lowest(), rows, strict=True)
         ],
     }
 
@@ -503,7 +463,6 @@ def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """Return the HTML page on ``comparison``: distributions, paired differences, and turns."""
     return _render(
         "compare.html",
         title=f"Scores of {comparison.name_a} and {comparison.name_b}",
@@ -516,35 +475,37 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def _change_section(metric: MetricChange, *, anchor: str) -> tuple[Any, ...]:
-    scale = axis_of([*metric.a.values, *metric.b.values])
+    scale = axis_of([*metric.values[0], *metric.values[1]])
     differences = [difference for difference in metric.differences if difference]
     widest = max(map(abs, differences), default=1.0)
     drawings = [
         (title, drawing.histogram(values, ends, mean=mean, title=f"{title}: {metric.name}"))
         for title, values, mean, ends in (
-            ("Scores in A", metric.a.values, metric.a.mean, scale),
-            ("Scores in B", metric.b.values, metric.b.mean, scale),
+            ("Scores in A", metric.values[0], metric.a.mean, scale),
+            ("Scores in B", metric.values[1], metric.b.mean, scale),
             ("Differences B - A that are not 0", differences, None, (-widest, widest)),
         )
     ]
-    tables = [(title.capitalize(), *_turn_table(turns)) for title, turns in metric.turns()]
+    tables = []
+    for title, turns in metric.turns():
+        cells = [
+            {
+                "row": turn.place,
+                "A": number(turn.a),
+                "B": number(turn.b),
+                "B - A": signed(turn.b - turn.a),
+                "question": turn.question,
+                "answer in A": turn.answer_a,
+                "answer in B": turn.answer_b,
+                "explanation in B": turn.explanation,
+            }
+            for turn in turns
+        ]
+        tables.append((title.capitalize(), *_filled(cells)))
     return anchor, metric, drawings, tables
 
 
-def _turn_table(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and the rows of a table of ``turns``, without columns that are empty."""
-    cells = [
-        {
-            "row": turn.place,
-            "A": number(turn.a),
-            "B": number(turn.b),
-            "B - A": signed(turn.b - turn.a),
-            "question": turn.question,
-            "answer in A": turn.answer_a,
-            "answer in B": turn.answer_b,
-            "explanation in B": turn.explanation,
-        }
-        for turn in turns
-    ]
-    columns = [name for name in cells[0] if any(each[name] for each in cells)]
-    return columns, [[each[name] for name in columns] for each in cells]
+def _filled(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Return the names of the columns that are not empty in all rows of ``cells``, and the rows."""
+    names = [name for name in (cells[0] if cells else ()) if any(each[name] for each in cells)]
+    return names, [[each[name] for name in names] for each in cells]

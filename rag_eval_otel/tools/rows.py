@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score, SpanRef
+from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score
 
 LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
@@ -37,13 +37,12 @@ _EPOCHS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 class Row:
     """The scores of one turn, which is one question of a user and its answer.
 
-    ``index`` is the number of the turn in the dataset or file, from 0. A file may have several rows
-    with one ``index``, which have different scores of the turn. ``evaluation.usage`` has the model
-    requests of this run, in which scores from the cache need none.
+    ``index`` is the number of the turn in the dataset or file, from 0; a file may have several rows
+    with different scores of a turn. ``evaluation.usage`` has the model requests of this run.
 
     Rows from a file may also have the name of the row or trace in words (``place``), the ``time``
-    in seconds since the epoch, the ids of the trace and the span, the id of the turn in all files
-    (``turn``), the id of the question in all runs, even if the answer changes, and the ``service``.
+    in seconds since the epoch, the ids of trace and span, of the turn in all files (``turn``), and
+    of the question in all runs, and the ``service``.
     """
 
     index: int
@@ -58,12 +57,10 @@ class Row:
     question_id: str = ""
 
     def __getitem__(self, name: str) -> Score:
-        """Return the score called ``name``; a `KeyError` lists the known names."""
         return self.evaluation[name]
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The scores of the row, in the order of the metrics."""
         return self.evaluation.scores
 
     @property
@@ -73,14 +70,10 @@ class Row:
 
     @property
     def failed(self) -> tuple[Score, ...]:
-        """The scores of the row with status ``error``."""
         return tuple(score for score in self.scores if score.status == "error")
 
     def to_dict(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
-        """Return the row as a dict for JSON, with the columns that ``further`` names.
-
-        ``sample`` is a digest of the sample, ``question_id`` one of question and reference.
-        """
+        """Return the row as a dict for JSON, with the columns that ``further`` names."""
         cells = self._cells(further).items()
         return {
             **{name: v for name, v in cells if name in _HEAD or v not in (None, "", [])},
@@ -127,7 +120,6 @@ class Row:
 
 
 def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> dict[str, type]:
-    """Return the names and types of the columns that `Row.to_flat` fills for ``metrics``."""
     columns: dict[str, type] = dict.fromkeys((*_HEAD, "tokens", "cost", "currency", *further), str)
     columns |= {"row": int, "tokens": int, "cost": float}
     for name in metrics:
@@ -137,35 +129,18 @@ def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedbackRow:
-    """What a person, ``name``, said about one turn; ``turn`` and ``trace`` are as in `Row`."""
-
-    score: object
-    turn: str = ""
-    trace: str = ""
-    name: str = "user"
-    place: str = ""
-    time: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnscoredTurn:
     """A turn whose span was exported without scores, with its ``rag.evaluation.status``."""
 
     service: str
     status: str
-    turn: str = field(default="", compare=False)
 
 
 ScoreRecord: TypeAlias = "Row | UnscoredTurn"
 
 
 def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
-    """Return the score of the metric ``name`` from ``cells``, a mapping of fields of `Score`.
-
-    A number that is not finite is left out. If the score has no value, its status is ``undefined``,
-    unless ``cells`` has the status ``error``.
-    """
+    """Return the score ``name`` from fields of `Score`; without a number it is not ``ok``."""
     value, normalized = number(cells.get("value")), number(cells.get("normalized"))
     if normalized is not None and not 0 <= normalized <= 1:
         normalized = None
@@ -186,7 +161,6 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
 
 
 def sampling_of(value: object) -> Sampling | None:
-    """Return how a turn was chosen, from the probability ``value``; None if there is no value."""
     if value is None or value == "":
         return None
     probability = number(value)
@@ -207,46 +181,24 @@ def is_offline(version: str) -> bool:
     return version.split("/", 3)[-1].startswith(("lexical", "local"))
 
 
-def measured_version(version: str, known: Collection[str]) -> str:
-    """Return the version, among those that are ``known``, of a score without a value.
-
-    Its version names the model that was asked, if none has replied. So it belongs to the only known
-    version of an offline judge, or of another judge, as its own is.
-    """
-    alike = [each for each in known if is_offline(each) == is_offline(version)]
-    return alike[0] if len(alike) == 1 else version
-
-
-def span_of(trace: str, span: str) -> SpanRef | None:
-    """Return the span with these ids in hexadecimal digits; None if they are no ids, or zero."""
-    try:
-        ref = SpanRef(trace_id=int(trace, 16), span_id=int(span, 16))
-    except ValueError:
-        return None
-    return ref if 0 < ref.trace_id < 2**128 and 0 < ref.span_id < 2**64 else None
-
-
 def question_id_of(sample: Sample) -> str:
     """Return a digest of the question and the reference of ``sample``, which pairs rows of runs."""
     return digest(sample.question, sample.reference)
 
 
 def digest(*parts: object) -> str:
-    """Return 16 hexadecimal digits of a hash that identifies the content of ``parts``."""
     content = "\0".join(map(repr, parts)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def iso(seconds: float) -> str:
-    """Return the time ``seconds`` after the epoch in ISO 8601, in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
 
 
 def moment(value: Any) -> float | None:
-    """Convert ``value``, a number, a datetime or a text in ISO 8601, to seconds since the epoch.
+    """Convert a number, a datetime or text in ISO 8601 (else in UTC) to seconds since the epoch.
 
-    A time without a zone is in UTC. A number that would be after the year 5000 is in milliseconds,
-    microseconds or nanoseconds, as pandas, JavaScript and OTLP write times.
+    A number after the year 5000 is in milliseconds, microseconds or nanoseconds.
     """
     if isinstance(value, str):
         with suppress(ValueError):  # it may be a number
@@ -260,7 +212,6 @@ def moment(value: Any) -> float | None:
 
 
 def number(value: object) -> float | None:
-    """Convert ``value``, a number or a text, to a finite float; return None if that fails."""
     try:
         converted = float(cast("Any", value))
     except (OverflowError, TypeError, ValueError):
@@ -269,5 +220,4 @@ def number(value: object) -> float | None:
 
 
 def text(value: object) -> str | None:
-    """Return ``value`` if it is a text and not empty, else None."""
     return value if isinstance(value, str) and value else None

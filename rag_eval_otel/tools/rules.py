@@ -1,10 +1,8 @@
 """Print Prometheus rules that alert if too many answers have a bad score.
 
-The evidence of a window is a likelihood ratio, and so an e-value: the probability of its scores if
-more answers than allowed are bad, divided by that if exactly as many are. Each window starts a
-sequential test at another time, and their maximum is never above the e-Shiryaev-Roberts statistic.
-So while the target is met, it exceeds 100,000 at most once in 100,000 scores, at any traffic and
-for any mix of metrics. The option ``every`` sets this number.
+The evidence of a window is a likelihood ratio, and so an e-value. The maximum over windows is never
+above the e-Shiryaev-Roberts statistic: while the target is met, it exceeds ``every`` at most once
+in as many scores, at any traffic and for any mix of metrics.
 """
 
 from __future__ import annotations
@@ -45,13 +43,11 @@ class Target:
     """A service level objective for evaluation scores, and the options of the alerts on it.
 
     ``slo`` is the fraction of answers that should be good. An answer is bad if its score is at or
-    below ``tau``, a bucket bound of the score histogram. If ``every`` is 100,000, there is at most
-    one false alarm in 100,000 scores while the target is met. ``traces`` is the address of a page
-    of the tracing backend, with ``{service}`` and ``{metric}``. ``thresholds`` replace ``tau`` for
-    their metrics by the nearest bucket bound. Only ``label_metrics`` raise alerts on bad answers;
-    by default all do, except those without a part in the overall label of the offline judge, as far
-    as it made the scores. ``time_scale`` divides all times of the rules, for a look around: with
-    60, a window of an hour is a minute. Raises `ConfigError` for values that Prometheus cannot use.
+    below ``tau``, or the bucket bound nearest to its metric's threshold in ``thresholds``. There is
+    one false alarm in ``every`` scores while the target is met. ``traces`` is an address with
+    ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers, by default
+    all but those without a part in the label of the offline judge. ``time_scale`` divides all
+    times.
     """
 
     slo: float = 0.9
@@ -96,7 +92,6 @@ class Target:
 
     @property
     def allowed(self) -> float:
-        """The fraction of answers that may be bad, ``1 - slo``."""
         return round(1 - self.slo, 10)
 
     def bound(self, threshold: float) -> float:
@@ -138,7 +133,6 @@ suit targets of 99.9 %; at 90 %, the largest possible multiple is 10.
 
 
 def render(target: Target) -> str:
-    """Return the Prometheus rules that alert if ``target`` is missed, as YAML."""
     environment = Environment(
         loader=PackageLoader("rag_eval_otel.tools"),
         variable_start_string="@{",  # Prometheus has templates of its own: {{ $value }}
@@ -165,7 +159,6 @@ def render(target: Target) -> str:
 
 
 def _values(target: Target) -> dict[str, Any]:
-    """Return the values of the template ``rules.yaml``."""
     # The last bound is for all metrics without a threshold of their own.
     chosen = [*sorted(target.thresholds.items()), ("", target.tau)]
     bounds = [*((name, target.bound(threshold)) for name, threshold in chosen[:-1]), chosen[-1]]
@@ -224,7 +217,6 @@ def _values(target: Target) -> dict[str, Any]:
         "traces": target.traces.replace(
             "{service}", "{{ $labels.service_name | urlquery }}"
         ).replace("{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"),
-        "change": _change(),
     }
 
 
@@ -234,7 +226,6 @@ def _matcher(name: str, *, before: str = "", braces: bool = False) -> str:
 
 
 def _or(expressions: Iterable[str]) -> str:
-    """Join PromQL ``expressions`` by ``or``."""
     return " " * 10 + ("\n" + " " * 10 + "or ").join(expressions)
 
 
@@ -245,25 +236,6 @@ def _advisory(target: Target) -> str:
     asking = {name for name, make in METRICS.items() if kinds_of(make())}
     named = "|".join(sorted(asking - LexicalJudge.label_metrics))
     return f'rag_evaluation_judge="{LexicalJudge.model}",gen_ai_evaluation_name=~"{named}"'
-
-
-def _change() -> str:
-    ratio, mean = "rag_evaluation:bad_ratio:%s", "rag_evaluation:mean:%s"
-    return (
-        f"Bad answers: {_query(ratio % '30m', 'humanizePercentage')} in the last 30 minutes,"
-        f" {_query(ratio % '1d', 'humanizePercentage', '30m')} in the day before."
-        f" Mean score: {_query(mean % '30m', 'printf `%.2f`')},"
-        f" {_query(mean % '1d', 'printf `%.2f`', '30m')} before."
-    )
-
-
-def _query(record: str, form: str, offset: str = "") -> str:
-    """Return a Prometheus template that shows a recorded value for the metric of an alert."""
-    query = f"{record}{{gen_ai_evaluation_name=%q,service_name=%q}}"
-    query += f" offset {offset}" if offset else ""
-    labels = "$labels.gen_ai_evaluation_name $labels.service_name"
-    found = f"{{{{ . | first | value | {form} }}}}"
-    return f"{{{{ with printf `{query}` {labels} | query }}}}{found}{{{{ else }}}}?{{{{ end }}}}"
 
 
 DESCRIPTION = """\

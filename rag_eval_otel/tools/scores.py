@@ -1,22 +1,20 @@
-"""Read scores or feedback from a file: a table, or OTLP JSON of a collector's file exporter."""
+"""Read scores from a file: a table, or OTLP JSON of a collector's file exporter."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.otlp_files import SIGNALS, check_size, read_json_messages
+from rag_eval_otel.capture.otlp_files import SIGNALS, read_json_messages
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.files import source_of
+from rag_eval_otel.tools.read import contexts_in
 from rag_eval_otel.tools.rows import (
     LEAVES,
-    FeedbackRow,
     Row,
     ScoreRecord,
     UnscoredTurn,
@@ -27,7 +25,7 @@ from rag_eval_otel.tools.rows import (
     score_from_cells,
     text,
 )
-from rag_eval_otel.types import ErrorReason, Evaluation, Passage, Sample, Score
+from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Score
 
 T = TypeVar("T")
 Message = Mapping[str, Any]
@@ -36,82 +34,35 @@ Message = Mapping[str, Any]
 def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecord]:
     """Yield the scores and the unscored turns in the file ``path``, OTLP JSON or a table.
 
-    If ``metric`` is set, only the scores of this metric are yielded; in a table, it may be the name
-    of a column that is not recognised as a metric. Raises `ConfigError` if the file cannot be read
-    or, at the end, if it had no scores.
+    With ``metric``, only its scores are yielded; in a table, it may be any column. Raises
+    `ConfigError` if the file cannot be read or, at the end, if it had no scores.
     """
     columns: dict[str, None] = {}
     turns, is_empty = _Turns(), True
-
-    def records(message: Message, _: str) -> Iterable[ScoreRecord]:
-        if _is_otlp(message):
-            return _otlp_records(message, turns, metric=metric)
-        return _table_row(message, turns.number(), path=path, metric=metric)
-
-    for message, record in _records(path, records):
+    is_json = path.suffix.lower() == ".json"
+    messages: Iterable[Any] = (
+        read_json_messages(path) if is_json else (cells for _, cells in source_of(path).rows())
+    )
+    for message in messages:
         columns.update(dict.fromkeys(map(str, message)))
-        if record is not None:
-            is_empty = is_empty and not isinstance(record, Row)
-            yield record
+        try:
+            records: Iterator[ScoreRecord] = (
+                _otlp_records(message, turns, metric=metric)
+                if _is_otlp(message)
+                else _table_row(message, turns.number(), path=path, metric=metric)
+            )
+            for record in records:
+                is_empty = is_empty and not isinstance(record, Row)
+                yield record
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path}: is not OTLP JSON: {error!r}") from error
     if is_empty:
         raise ConfigError(
             f"{path} has no scores{f' of {metric}' if metric else ''}; use score, scores, or a"
             f" column named by --metric. Found: {', '.join(columns) or 'nothing'}"
         )
-
-
-def read_feedback(path: Path) -> Iterator[FeedbackRow]:
-    """Yield the feedback of people in the file ``path``, OTLP JSON or a table.
-
-    A row of a table has ``score`` (or ``value``, ``rating``, ``feedback`` or ``label``), the ids of
-    the turn (``trace_id``, perhaps with ``span_id``; ``turn_id`` or ``id``; or ``row`` with
-    ``sample``), and perhaps ``name`` and a time. Raises `ConfigError` if the file cannot be read,
-    if a row lacks a score or an id, or if there is no feedback.
-    """
-    is_empty = True
-
-    def records(message: Message, place: str) -> Iterable[FeedbackRow]:
-        return _otlp_feedback(message) if _is_otlp(message) else [_feedback_row(message, place)]
-
-    for _, feedback in _records(path, records):
-        if feedback is not None:
-            is_empty = False
-            yield feedback
-    if is_empty:
-        raise ConfigError(
-            f"{path} has no feedback; it needs events of record_feedback(), or rows with a score"
-        )
-
-
-def plain_turn(turn: str) -> str:
-    """Return the id of a turn or trace with the trace id as 32 hexadecimal digits in lower case.
-
-    A trace id may be written as a UUID. Another id is returned unchanged.
-    """
-    trace, slash, span = turn.strip().partition("/")
-    digits = trace.lower().replace("-", "")
-    return f"{digits}{slash}{span.lower()}" if _TRACE_ID.fullmatch(digits) else turn
-
-
-_TRACE_ID: Final = re.compile("[0-9a-f]{32}")
-
-
-def _records(
-    path: Path, read: Callable[[Message, str], Iterable[T]]
-) -> Iterator[tuple[Message, T | None]]:
-    """Yield each row or OTLP message of ``path``, once with None, and with each of its records."""
-    is_json = path.suffix.lower() == ".json"
-    messages: Iterable[Any] = (
-        read_json_messages(path) if is_json else (cells for _, cells in source_of(path).rows())
-    )
-    for index, message in enumerate(messages):
-        yield message, None
-        try:
-            yield from ((message, record) for record in read(message, f"{path}, row {index}"))
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path}: is not OTLP JSON: {error!r}") from error
 
 
 def _is_otlp(message: Message) -> bool:
@@ -122,7 +73,6 @@ _METRIC_COLUMNS: Final = (".status", ".normalized", ".version", ".score", ".huma
 """The endings of columns such as ``<metric>.status``, from which a metric is recognised."""
 
 _PROBABILITIES: Final = ("sampling_probability", semconv.EVALUATION_SAMPLING_PROBABILITY)
-_RATINGS: Final = ("score", "value", "rating", "feedback", "label")
 
 
 def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) -> Iterator[Row]:
@@ -155,54 +105,21 @@ def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) ->
     )
 
 
-def _feedback_row(cells: Message, place: str) -> FeedbackRow:
-    score = _first(map(cells.get, _RATINGS))
-    if score is None:
-        raise ConfigError(
-            f"{place} has no {', '.join(_RATINGS[:-1])} or {_RATINGS[-1]}: {', '.join(cells)}"
-        )
-    trace, turn = _id(cells.get("trace_id")), _turn(cells, Path())
-    if not (trace or turn):
-        raise ConfigError(
-            f"{place} has no trace_id, turn_id, id, or row with sample: {', '.join(cells)}"
-        )
-    return FeedbackRow(
-        score=score,
-        turn=turn,
-        trace=trace,
-        name=str(cells.get("name") or "user"),
-        place=place,
-        time=moment(cells.get("time", cells.get("timestamp"))),
-    )
-
-
 def sample_in(cells: Message) -> Sample:
-    """Return the texts in ``cells``, without texts that cannot be read."""
     question, answer, reference = (
         _first(text(cells.get(name)) for name in names)
         for names in (("question", "user_input"), ("answer", "response"), ("reference",))
     )
-    contexts = cells.get("contexts")
-    if isinstance(contexts, str):
-        try:
-            check_size(contexts)
-            contexts = json.loads(contexts)
-        except (RecursionError, ValueError):
-            contexts = [contexts]
-    texts = (
-        text(item.get("text") if isinstance(item, Mapping) else item)
-        for item in (contexts if isinstance(contexts, list) else ())
-    )
+    try:
+        contexts = contexts_in(cells.get("contexts") or [])
+    except (TypeError, ValueError):
+        contexts = []
     return Sample(
-        question=question or "",
-        contexts=tuple(Passage(text=passage) for passage in texts if passage),
-        answer=answer or "",
-        reference=reference,
+        question=question or "", contexts=tuple(contexts), answer=answer or "", reference=reference
     )
 
 
 def _turn(cells: Message, path: Path) -> str:
-    """Return the id of the turn in all files, or ``""``; a trace may have several turns."""
     names = ("trace_id", "span_id", "row", "sample", "turn_id", "id")
     trace, span, row, sample, *ids = (_id(cells.get(name)) for name in names)
     turn = next(filter(None, ids), "")
@@ -241,7 +158,6 @@ def metric_names(
 
 
 def metric_cells(cells: Message, name: str) -> Message:
-    """Return the fields of the score of the metric ``name`` in ``cells``, one row of a table."""
     scores = cells.get("scores")
     if isinstance(scores, Mapping):
         score = scores.get(name)
@@ -307,8 +223,7 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
             evaluations = [*(_on_span if is_span else _in_event)(part, attributes)]
             status = text(attributes.get(semconv.EVALUATION_STATUS)) if is_span else None
             if not evaluations and status is not None:
-                turn_id = f"{ids['trace']}/{ids['span']}"
-                yield UnscoredTurn(service=service, status=status, turn=turn_id)
+                yield UnscoredTurn(service=service, status=status)
             turn = turns.number(ids["trace"], ids["span"]) if evaluations else 0
             for evaluation in evaluations:
                 scores = tuple(
@@ -327,7 +242,6 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
 
 
 def _parts(message: Message, names: tuple[str, str, str]) -> Iterator[tuple[str, Message]]:
-    """Yield the spans or the log records in ``message``, each with its service."""
     resources, scopes, parts = names
     for resource in message.get(resources, ()):
         service = str(_attributes(resource.get("resource", {})).get("service.name", ""))
@@ -345,7 +259,6 @@ def _attributes(holder: Message) -> dict[str, Any]:
 
 
 def _ids(part: Message) -> dict[str, Any]:
-    """Return the ids and the end of a span or log record, as fields of `Row`."""
     trace, span = str(part.get("traceId", "")), str(part.get("spanId", ""))
     times = map(part.get, ("endTimeUnixNano", "timeUnixNano", "observedTimeUnixNano"))
     end = next(filter(None, times), None)
@@ -399,23 +312,3 @@ def _in_event(record: Message, attributes: Message) -> Iterator[Evaluation]:
             judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
             sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
         )
-
-
-def _otlp_feedback(message: Message) -> Iterator[FeedbackRow]:
-    """Yield the feedback in events, and in attributes of spans that it reached in time."""
-    scores: list[tuple[Message, str, Any]] = []
-    for _, record in _parts(message, _LOGS):
-        attributes = _attributes(record)
-        if semconv.EVALUATION_ANNOTATOR in attributes:
-            name = str(attributes.get(semconv.GEN_AI_EVALUATION_NAME, ""))
-            score = attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE)
-            scores.append((record, name, score))
-    for _, span in _parts(message, _SPANS):
-        for key, value in _attributes(span).items():
-            name = key.removeprefix(semconv.FEEDBACK_PREFIX).removesuffix(f".{semconv.LEAF_SCORE}")
-            if key == semconv.feedback_attribute(name, semconv.LEAF_SCORE):
-                scores.append((span, name, value))
-    for part, name, score in scores:
-        ids = _ids(part)
-        del ids["span"]
-        yield FeedbackRow(score=score, name=name, **ids)

@@ -1,7 +1,4 @@
-"""Means of scores and their intervals, alarms in them, and tables of text.
-
-Intervals need the quantiles of Student's t, which SciPy computes (extra ``tools``).
-"""
+"""Means of scores and their intervals, which need SciPy, alarms in them, and tables of text."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from textwrap import shorten
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,13 +30,11 @@ _any_size = np.errstate(over="ignore", invalid="ignore")  # scores of a user's m
 
 
 def t_quantile(p: float, freedom: float) -> float:
-    """Return the quantile of Student's t at the probability ``p``."""
     return float(require("scipy.special").stdtrit(freedom, p))
 
 
 @_any_size
 def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Range | None:
-    """Return the confidence interval of the mean of ``values`` by Student's t."""
     numbers = np.asarray(values, dtype=np.float64)
     if len(numbers) < _TWO:
         return None
@@ -117,16 +112,13 @@ def alarms_in(scores: Iterable[float | None], **options: Any) -> list[Alarm]:
 MIN_POWERED: Final = 20
 """The fewest scored turns with which offline scores are used."""
 
-_FOLDS = 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
     """Turns of which a judge has scored a sample, as arrays with one entry for each turn.
 
-    ``scores`` and ``offline`` are NaN without a score of the judge or of an offline judge.
-    ``probabilities``, with which turns were chosen, are read where there is a score. Turns with one
-    number in ``clusters`` depend on each other, as those of one trace.
+    ``scores`` and ``offline`` are NaN where there is none. Turns with one number in ``clusters``,
+    as those of one trace, depend on each other.
     """
 
     scores: Numbers
@@ -153,8 +145,8 @@ def estimate(sampled: Sampled) -> Estimate:
     Each score is weighted by the inverse of its turn's probability (Hájek). With offline scores and
     at least `MIN_POWERED` scored turns, the mean is the weighted mean of ``score - slope * (offline
     score - mean of all offline scores)``: prediction-powered inference (PPI++; Angelopoulos, Duchi
-    and Zrnic 2023) with weights. The offline scores may be biased in any way. The slope for a turn
-    is computed from other turns (cross-fitting) and is near 0 if they predict nothing.
+    and Zrnic 2023) with weights. The offline scores may be biased in any way. The slope is near 0
+    if they predict nothing, and costs a degree of freedom.
     """
     has_score, has_offline = ~np.isnan(sampled.scores), ~np.isnan(sampled.offline)
     scores, weights = sampled.scores[has_score], 1 / sampled.probabilities[has_score]
@@ -163,20 +155,20 @@ def estimate(sampled: Sampled) -> Estimate:
         return Estimate(reason="fewer than two scored turns", **counts)
     total = float(weights.sum())
     centred = np.zeros(len(sampled.scores))
-    slopes = np.zeros(len(scores))
+    slope = 0.0
     if has_offline.any() and len(scores) >= MIN_POWERED:
         counts["method"] = "prediction-powered"
         offline = sampled.offline[has_offline]
         centred[has_offline] = offline - offline.mean()
-        slopes = _slopes(scores, weights, centred[has_score], sampled.clusters[has_score])
-    rest = scores - slopes * centred[has_score]
+        slope = _slope(scores, weights, centred[has_score])
+    rest = scores - slope * centred[has_score]
     value = float(weights @ rest) / total
-    influence = float(weights @ slopes) / total * centred / len(centred)
+    influence = slope * centred / len(centred)
     influence[has_score] += weights * (rest - value) / total
     effective = total**2 / float(weights @ weights)
-    freedom = max(1.0, effective - 1)
+    freedom = max(1.0, effective - 1 - (slope != 0))
     by_cluster = np.bincount(np.unique(sampled.clusters, return_inverse=True)[1], influence)
-    variance = float(by_cluster @ by_cluster) * (freedom + 1) / freedom
+    variance = float(by_cluster @ by_cluster) * effective / freedom
     quantile = t_quantile(0.975, freedom)
     if scores.min() >= 0 and scores.max() <= 1:
         value = min(1.0, max(0.0, value))
@@ -186,21 +178,10 @@ def estimate(sampled: Sampled) -> Estimate:
     return Estimate(value=value, interval=(value - half, value + half) if half else None, **counts)
 
 
-def _slopes(scores: Numbers, weights: Numbers, offline: Numbers, clusters: Indices) -> Numbers:
-    """Return for each turn the slope of the scores on ``offline``, without its fold of clusters."""
-    numbers = np.unique(clusters, return_inverse=True)[1]
-    folds = np.random.default_rng(0).permutation(int(numbers.max()) + 1)[numbers] % _FOLDS
-    slopes = np.zeros(len(scores))
-    for fold in np.unique(folds):
-        others = folds != fold
-        slopes[~others] = _slope(scores[others], weights[others], offline[others])
-    return slopes
-
-
 def _slope(scores: Numbers, weights: Numbers, offline: Numbers) -> float:
     gains = weights * (weights - 1)
     spread = float(gains @ offline**2)
-    if spread <= 0 or len(scores) < _TWO:
+    if spread <= 0:
         return 0.0
     centred = scores - float(weights @ scores) / float(weights.sum())
     slope = float(gains @ (centred * offline)) / spread
@@ -214,11 +195,9 @@ class MetricSummary:
     """The summary of one metric's scores over a dataset.
 
     ``mean``, ``median`` and ``interval`` (95 %, see `score_interval`) cover only the ``ok`` scores,
-    on the metric's own scale: read them with the counts ``undefined`` and ``error``. None stands
-    for a value that cannot be computed. ``normalized_mean`` is the mean on the scale 0 to 1, for
-    metrics with another scale. ``passed`` of the ``labelled`` scores have the label pass.
-    ``reasons`` counts the reasons of the scores, and ``first_failure`` is the first error message.
-    If there are several ``versions``, the mean mixes different measurements.
+    on the metric's own scale: read them with the counts ``undefined`` and ``error``.
+    ``normalized_mean`` is on the scale 0 to 1. ``passed`` of the ``labelled`` scores have the label
+    pass. If there are several ``versions``, the mean mixes different measurements.
     """
 
     name: str
@@ -236,17 +215,14 @@ class MetricSummary:
     versions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON."""
         return {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
 
     def cells(self) -> tuple[str, ...]:
-        """Return the line of the metric in a table."""
         numbers = (number(self.mean), interval(self.interval), number(self.median))
         counts = map(str, (self.ok, self.undefined, self.error))
         return (self.name, *numbers, *counts, passes(self.passed, self.labelled))
 
     def remarks(self) -> Iterator[str]:
-        """Yield lines about what the table does not say."""
         if self.normalized_mean is not None:
             yield f"  {self.name}: mean on the scale 0 to 1: {number(self.normalized_mean)}"
         if self.reasons:
@@ -283,7 +259,6 @@ class Tally:
             self.normalized.append(score.normalized)
 
     def summary(self, name: str) -> MetricSummary:
-        """Return the summary of the scores so far, with ``name`` as the name of the metric."""
         values, normalized = np.array(self.values), np.array(self.normalized)
         return MetricSummary(
             name=name,
@@ -304,7 +279,6 @@ class Tally:
 
 @_any_size
 def mean_of(values: ArrayLike) -> float | None:
-    """Return the mean of ``values``; None if there are none."""
     numbers = np.asarray(values, np.float64)
     return float(numbers.mean()) if len(numbers) else None
 
@@ -313,12 +287,10 @@ def mean_of(values: ArrayLike) -> float | None:
 class Totals:
     """The summary of a dataset over all rows and metrics.
 
-    ``totals["faithfulness"]`` is the summary of the metric ``faithfulness``. ``rows`` is the number
-    of rows, ``failed`` of rows with an error, and ``unscored`` of rows for which no metric could
-    use the judge's replies. ``usage`` has the model requests and tokens of this run, in which
-    scores from the cache need none, and ``cost`` their price in ``currency``; None if no price is
-    known. ``judge`` names the judge models that answered, None if no judge was asked. ``stopped``
-    says why the run stopped before the last row; None if it did not.
+    ``totals["faithfulness"]`` is the summary of a metric. ``failed`` is the number of rows with an
+    error, ``unscored`` of rows for which no metric could use the judge's replies. ``usage`` and
+    ``cost`` (in ``currency``, None if no price is known) are of this run, in which scores from the
+    cache need none. ``stopped`` says why the run stopped before the last row.
     """
 
     rows: int
@@ -333,7 +305,8 @@ class Totals:
 
     def __getitem__(self, name: str) -> MetricSummary:
         """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
-        return named(self.metrics, name)
+        metric: MetricSummary = named(self.metrics, name)
+        return metric
 
     def __repr__(self) -> str:
         """Return the summaries as a table, with remarks below."""
@@ -374,16 +347,7 @@ class Totals:
         }
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-Metric = TypeVar("Metric", bound=_Named)
-
-
-def named(metrics: Sequence[Metric], name: str) -> Metric:
-    """Return the one of ``metrics`` with this name; a `KeyError` lists the known names."""
+def named(metrics: Sequence[Any], name: str) -> Any:
     for metric in metrics:
         if metric.name == name:
             return metric
@@ -415,7 +379,6 @@ class Summary:
             self._tallies[score.name].add(score)
 
     def totals(self, *, stopped: str | None = None) -> Totals:
-        """Return the summary of all evaluations added so far; ``stopped`` is why no more came."""
         return Totals(
             rows=self._rows,
             failed=self._failed,
@@ -430,7 +393,6 @@ class Summary:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Return ``rows`` of cells as lines of text, the first ``left`` columns aligned left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     form = "  ".join(f"{{:{'<' if i < left else '>'}{width}}}" for i, width in enumerate(widths))
     return "\n".join(form.format(*row).rstrip() for row in rows)
@@ -442,20 +404,16 @@ def table(metrics: Iterable[MetricSummary]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return ``value`` as text with three decimals, or a dash for None."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def passes(passed: int, labelled: int) -> str:
-    """Return the share of scores with the label pass as text, or a dash if none has a label."""
     return f"{passed}/{labelled}" if labelled else "-"
 
 
 def signed(value: float | None) -> str:
-    """Return the difference ``value`` as text with its sign, or a dash for None."""
     return "-" if value is None else f"{value:+.3f}"
 
 
 def interval(value: Range | None) -> str:
-    """Return the confidence interval ``value`` as text, or a dash for None."""
     return "-" if value is None else f"[{value[0]:.3f}, {value[1]:.3f}]"

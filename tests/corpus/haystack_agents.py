@@ -21,7 +21,6 @@ LIBRARY = (
 
 
 def ask(agent: Agent, question: str) -> str:
-    """Run an agent and return the text of its last message."""
     return agent.run(messages=[ChatMessage.from_user(question)])["messages"][-1].text or ""
 
 

@@ -41,7 +41,6 @@ def wired(parts: dict[str, Any], *connections: str, **options: Any) -> Pipeline:
 
 
 def prompted(template: str) -> ChatPromptBuilder:
-    """Return a builder of one user message, for which every variable is needed."""
     return ChatPromptBuilder([ChatMessage.from_user(template)], required_variables="*")
 
 
@@ -68,7 +67,6 @@ class Models:
 
 @contextmanager
 def served(*rules: Rule) -> Iterator[Models]:
-    """Serve a model that replies by ``rules``."""
     with openai_server(*rules) as server:
         yield Models(server)
 
@@ -129,12 +127,10 @@ class LocalTextEmbedder:
 
 
 def store(*texts: str, **options: Any) -> InMemoryDocumentStore:
-    """Return a store with a document for each text, embedded."""
     return filled(*(Document(content=text) for text in texts), **options)
 
 
 def filled(*documents: Document, **options: Any) -> InMemoryDocumentStore:
-    """Return a store with ``documents``, embedded."""
     made = InMemoryDocumentStore(embedding_similarity_function="cosine", **options)
     made.write_documents([replace(d, embedding=embed(d.content or "")) for d in documents])
     return made

@@ -303,7 +303,6 @@ TOWER = (
 
 
 def _conversation(models: Any) -> Pipeline:
-    """Return a pipeline that rephrases the question, retrieves, and generates."""
     rephrase = (
         "Rewrite the question for search while keeping its meaning.\nConversation history:\n"
         "{% for m in memories %}{{ m.text }}\n{% endfor %}\nUser Query: {{query}}\nRewritten Query:"
@@ -372,7 +371,6 @@ HYBRID = [
 
 
 def _hybrid(llm: Any) -> Any:
-    """Return a pipeline with two retrievers and a joiner."""
     pipeline, documents = AwaitedPipeline(), store(*MEDICINE)
     pipeline.add_component("text_embedder", LocalTextEmbedder())
     pipeline.add_component("embedding_retriever", InMemoryEmbeddingRetriever(documents, top_k=2))

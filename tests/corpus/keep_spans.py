@@ -64,7 +64,6 @@ def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main(folder: Path, via: str, *frameworks: str) -> None:
-    """Write a file for each application."""
     folder.mkdir(parents=True, exist_ok=True)
     with quietly(), SOURCES[frameworks[0]][via]() as source:
         for app in all_apps(*frameworks):

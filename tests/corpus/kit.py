@@ -59,7 +59,6 @@ class Truth:
     """Other defensible statements, each as the fields in which it differs."""
 
     def statements(self) -> tuple["Truth", ...]:
-        """Return all defensible statements, the preferred one first."""
         plain = replace(self, also=())
         return (plain, *(replace(plain, **change) for change in self.also))
 
@@ -91,16 +90,13 @@ class App:
 
     @property
     def name(self) -> str:
-        """The name of its function, unique in a framework."""
         return self.run.__name__
 
     @property
     def framework(self) -> str:
-        """The first part of its module's name."""
         return self.run.__module__.rpartition(".")[2].partition("_")[0]
 
     def missing(self) -> list[str]:
-        """Return the requirements that are not met."""
         return [text for text in self.needs if not _is_met(Requirement(text))]
 
 
@@ -113,8 +109,6 @@ def app(
     not_on_spans: Iterable[str] = (),
     needs: Iterable[str] = (),
 ) -> Callable[[Run], Run]:
-    """Register the function below as an application with these truths, in any order."""
-
     def register(run: Run) -> Run:
         made = App(run, truths, tuple(optional), frozenset(not_on_spans), tuple(needs))
         assert _APPS.setdefault((made.framework, made.name), made) is made, "a name twice"
@@ -145,7 +139,6 @@ def turn(
 
 
 def all_apps(*frameworks: str) -> tuple[App, ...]:
-    """Import the modules of ``frameworks`` and return their applications in registered order."""
     folder = Path(__file__).parent
     for module in sorted(info.name for info in pkgutil.iter_modules([str(folder)])):
         if module.partition("_")[0] in frameworks and not module.endswith("_kit"):
@@ -175,7 +168,6 @@ def embed(text: str, size: int = 1024) -> list[float]:
 
 
 def pieces(text: str) -> list[str]:
-    """Split ``text`` into words with the whitespace after them, as models stream it."""
     return re.findall(r"\S+\s*|^\s+", text)
 
 

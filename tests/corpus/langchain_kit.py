@@ -51,12 +51,10 @@ def create_agent(*args: Any, **options: Any) -> Any:
 
 
 def call(name: str, /, **args: Any) -> AIMessage:
-    """Return a reply that calls one tool."""
     return calls((name, args))
 
 
 def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
-    """Return a reply that calls tools, in parallel if there are several."""
     made = [
         {"name": name, "args": args, "id": f"call_{next(_ids):05d}", "type": "tool_call"}
         for name, args in wanted
@@ -65,7 +63,6 @@ def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
 
 
 def text_of(message: BaseMessage) -> str:
-    """Return the text of a message whose content may be blocks."""
     if isinstance(message.content, str):
         return message.content
     parts = (part if isinstance(part, str) else part.get("text", "") for part in message.content)
@@ -136,7 +133,6 @@ class ScriptedLLM(LLM):
 
 
 def model(*script: Any, **fields: Any) -> BaseChatModel:
-    """Return a chat model."""
     made: Any = _factory(*script, **fields) if _factory else None
     return made or Scripted(script=as_script(script), **fields)
 
@@ -148,7 +144,6 @@ def use_models(factory: Callable[..., BaseChatModel] | None) -> None:
 
 
 def completion_model(*script: Any) -> ScriptedLLM:
-    """Return a completion model with such a script."""
     return ScriptedLLM(script=as_script(script))
 
 
@@ -178,7 +173,6 @@ class KeywordRetriever(BaseRetriever):
 
 
 def documents(*texts: str | Document, **metadata: Any) -> list[Document]:
-    """Return documents, each with its number as id and ``metadata``."""
     return [
         text
         if isinstance(text, Document)
@@ -188,7 +182,6 @@ def documents(*texts: str | Document, **metadata: Any) -> list[Document]:
 
 
 def store(*texts: str | Document, **metadata: Any) -> InMemoryVectorStore:
-    """Return a vector store that holds documents."""
     made = InMemoryVectorStore(Words())
     made.add_documents(documents(*texts, **metadata))
     return made

@@ -28,7 +28,6 @@ class Served:
         self._numbers = count(1)
 
     def model(self, *script: Any, **fields: Any) -> ChatOpenAI:
-        """Return a client for a script, which replaces `langchain_kit.model`."""
         name = f"{fields.get('model_name', 'scripted-chat-1')}-{next(self._numbers)}"
         self.scripts[name] = langchain_kit.as_script(script)
         return Client(model=name, base_url=self.server.base_url, served=self)

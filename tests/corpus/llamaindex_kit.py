@@ -209,12 +209,10 @@ class Embedding(BaseEmbedding):
 
 
 def nodes(*texts: str) -> list[TextNode]:
-    """Return a node for each text, without metadata."""
     return [TextNode(text=text, id_=f"node-{number}") for number, text in enumerate(texts, 1)]
 
 
 def documents(**texts: str) -> list[Document]:
-    """Return a document for each text, with its file name as metadata."""
     return [
         Document(text=text, id_=name, metadata={"file_name": f"{name}.md"})
         for name, text in texts.items()
@@ -222,7 +220,6 @@ def documents(**texts: str) -> list[Document]:
 
 
 def index(*texts: str) -> VectorStoreIndex:
-    """Return an index with a node for each text."""
     return VectorStoreIndex(nodes(*texts), embed_model=Embedding())
 
 

@@ -21,7 +21,6 @@ _MODEL_KINDS = {
 
 
 def is_recorded(truth: Truth, spans: Sequence[ReadableSpan]) -> bool:
-    """Return True if question, answer and every context of one statement are on ``spans``."""
     anywhere = [_plain(text) for span in spans for _, text in _texts(span)]
     outside = [_plain(text) for span in spans for text in _outside_prompts(span)]
     return any(

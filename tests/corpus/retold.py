@@ -77,13 +77,10 @@ class Retold:
 
 
 def told(sample: Sample) -> Told:
-    """Return the texts of ``sample``."""
     return sample.question, tuple(passage.text for passage in sample.contexts), sample.answer
 
 
 def call(app: App, config: dict[str, Any]) -> None:
-    """Run ``app`` in a new context."""
-
     def ran() -> None:
         found = app.run(config)
         if inspect.iscoroutine(found):
@@ -110,7 +107,6 @@ def _refuse(place: str) -> None:
 
 
 def runs_of(app: App) -> Retold:
-    """Run ``app`` under our callback and record its runs."""
     trees = _Trees()
     recorder = RunRecorder(trees, grace=0.0)
     capture = LangChainCapture(
@@ -123,7 +119,6 @@ def runs_of(app: App) -> Retold:
 
 
 def _notes(trees: Iterable[RunTree]) -> Iterator[Note]:
-    """Return the starts and ends of all runs by time; simultaneous starts keep their order."""
     runs = [run for tree in trees for run in tree.runs]
     starts = [(run.start, 0, n, run) for n, run in enumerate(runs)]
     ends = [(run.end, 1, -n, run) for n, run in enumerate(runs) if run.end is not None]
@@ -132,7 +127,6 @@ def _notes(trees: Iterable[RunTree]) -> Iterator[Note]:
 
 
 def tell_runs(notes: Iterable[Note]) -> list[Told]:
-    """Replay noted runs to a recorder and return the samples."""
     trees = _Trees()
     recorder = RunRecorder(trees, grace=0.0)
     for note in notes:
@@ -167,7 +161,6 @@ class Calls(SpanProcessor):
 
 
 def as_recorded(view: SpanRecord) -> SpanRecord:
-    """Return a span of the SDK as a recorded span."""
     return SpanRecord(
         name=view.name,
         scope=view.scope,
@@ -187,7 +180,6 @@ def as_recorded(view: SpanRecord) -> SpanRecord:
 
 
 def spans_of(app: App, source: Source) -> Retold:
-    """Run ``app`` under an instrumentation and record its spans."""
     calls, provider = Calls(), TracerProvider()
     provider.add_span_processor(calls)
     with source.watching(provider, cast("Handle", None)) as config:
@@ -197,7 +189,6 @@ def spans_of(app: App, source: Source) -> Retold:
 
 
 def tell_spans(notes: Iterable[Note]) -> list[Told]:
-    """Replay noted spans to a processor and return the samples."""
     calls = (
         Call(operation=note.operation, span=cast("SpanRecord", note.what), at=0) for note in notes
     )

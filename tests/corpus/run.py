@@ -155,7 +155,6 @@ def _equal(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 
 def run_app(app: App, source: Source, **options: Any) -> Seen:
-    """Run ``app`` once with ``source`` and return the captured samples."""
     exporter, reader, samples = InMemorySpanExporter(), InMemoryMetricReader(), list[Sample]()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -220,7 +219,6 @@ def _points(points: Sequence[Any]) -> Mapping[str, int]:
 
 @contextmanager
 def quietly() -> Any:
-    """Ignore warnings and logs of the frameworks."""
     logging.disable(logging.ERROR)
     with warnings.catch_warnings():
         warnings.showwarning = lambda *_args, **_kwargs: None  # LangChain sets filters of its own
@@ -238,14 +236,12 @@ def verdicts(apps: Sequence[App], via: str, **options: Any) -> list[Verdict]:
 
 
 def verdict(app: App, source: Source, via: str, **options: Any) -> Verdict:
-    """Run ``app`` and compare the scored samples with its truths."""
     if missing := app.missing():
         return Verdict(app=app, kind="skipped", reason=", ".join(missing))
     return judge(app, run_app(app, source, **options), via)
 
 
 def report(found: Sequence[Verdict], via: str, seconds: float) -> str:
-    """Return a line for every application that is not exact, and the totals."""
     lines = []
     for one in found:
         if one.kind == "exact":
@@ -261,7 +257,6 @@ def report(found: Sequence[Verdict], via: str, seconds: float) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     vias = {via for sources in SOURCES.values() for via in sources}
     parser.add_argument("--via", choices=sorted(vias), required=True)

@@ -45,7 +45,6 @@ def scripted(*rules: Rule) -> Callable[[str], Reply]:
 
 
 def openai_server(*rules: Rule) -> ScriptedOpenAI:
-    """Return a server for chats, with tool calls and streams, and for embeddings."""
     reply = scripted(*rules)
 
     def answer(body: dict[str, Any]) -> HttpReply:

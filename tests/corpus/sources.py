@@ -172,7 +172,6 @@ def langsmith() -> Iterator[Source]:
 
 @contextmanager
 def haystack_tracer(tracer: Any) -> Iterator[None]:
-    """Trace Haystack with content by ``tracer`` during the block."""
     from haystack import tracing
 
     tracing.tracer.is_content_tracing_enabled = True

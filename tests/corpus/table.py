@@ -17,7 +17,6 @@ KINDS = ("exact", "refused", "off span", "wrong", "false positive", "unknowable"
 
 
 def row(path: Path) -> str:
-    """Return the row of one file."""
     frameworks, _, via = path.stem.partition("--")
     rows = json.loads(path.read_text(encoding="utf-8"))
     counts = Counter(one["verdict"] for one in rows)
@@ -31,7 +30,6 @@ def row(path: Path) -> str:
 
 
 def table(folder: Path) -> str:
-    """Return the table of all files in ``folder``."""
     head = (
         "| applications | way of capture | exact | refused | wrong | not recorded | exact of the rest |\n"
         "|---|---|--:|--:|--:|--:|--:|\n"
@@ -40,7 +38,6 @@ def table(folder: Path) -> str:
 
 
 def main() -> None:
-    """Replace the table between the marks."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -192,28 +192,6 @@ def test_rate_that_cannot_be_corrected_is_refused(
     assert reason in corrected.reason
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.8])
-@pytest.mark.parametrize(("q0", "q1"), [(0.7, 0.9), (0.95, 0.8)])
-@pytest.mark.parametrize(("n", "labelled"), [(1000, 200), (150, 60)])
-def test_interval_covers_the_true_rate(
-    rate: float, q0: float, q1: float, n: int, labelled: int
-) -> None:
-    """At least 93 % of 600 simulated intervals contain the true rate."""
-    draw = np.random.default_rng(7)
-    hits = refused = 0
-    for _ in range(600):
-        passes = int(draw.binomial(labelled - 20, 0.5)) + 10
-        passed = int(draw.binomial(n, rate * q1 + (1 - rate) * (1 - q0)))
-        right, wrong = map(int, draw.binomial([passes, labelled - passes], [q1, q0]))
-        confusion = counts(right, labelled - passes - wrong, wrong, passes - right)
-        corrected = corrected_rate(confusion, passed=passed, n=n)
-        low, high = corrected.interval or (1, 0)
-        refused += corrected.value is None
-        hits += low <= rate <= high
-    assert hits >= 0.93 * (600 - refused)
-    assert refused <= 3
-
-
 SCORES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1), st.floats(-1e300, 1e300))
 
 

@@ -35,12 +35,6 @@ def agreeing(case: Case) -> Case:
     return replace(case, verdicts=(1,) * len(case.verdicts), relevance=2)
 
 
-def wrong(case: Case) -> Case:
-    verdict = 0 if set(case.verdicts) == {1} else 1
-    relevance = 0 if relevance_of(case) else 2
-    return replace(case, verdicts=(verdict,) * len(case.verdicts), relevance=relevance)
-
-
 def relevance_of(case: Case) -> int | None:
     same = (c for c in CASES if c.sample.contexts == case.sample.contexts)
     return next(c.relevance for c in same if c.relevance is not None)
@@ -135,7 +129,7 @@ def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> 
         assert {task: share["value"] for task, share in check["tasks"].items()} == dict.fromkeys(
             TASKS, 1.0
         )
-        assert (check["unusable"], check["errors"], check["below"]) == (0, {}, [])
+        assert (check["errors"], check["below"]) == ({}, [])
         assert check["weak"] == []
         assert check["tasks"]["faithfulness"]["low"] > 0.95
         assert check["cost_of_1000_turns"] > 0
@@ -160,32 +154,6 @@ def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-def test_unusable_replies_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """All replies are unusable, nothing is right, and the output says so."""
-    status, out = run(capsys, lambda _: "Well, it depends.", "--form", "short")
-    assert status == 1
-    found = re.search(r"unusable replies +(\d+) of (\d+)", out)
-    assert found
-    assert found[1] == found[2] != "0"
-
-    assert re.search(r"faithfulness +0\.000 ", out)
-
-
-@pytest.mark.slow
-def test_offline_judge_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """It sends no request; its status follows from its figures."""
-    status = main(["calibrate", "--built-in", "--judge", "lexical", "--json", "--bound", "0.5"])
-    (short, full) = json.loads(capsys.readouterr().out)["checks"]
-    for check in (short, full):
-        assert check["model"] == "lexical"
-        assert (check["judge_requests"], check["completion_tokens"], check["unusable"]) == (0, 0, 0)
-        assert check["cost_of_1000_turns"] is None
-        assert check["tasks"]["faithfulness"]["value"] > 0.6
-    shares = [one["value"] for check in (short, full) for one in check["tasks"].values()]
-    assert status == (1 if min(shares) < 0.5 else 0)
-
-
-@pytest.mark.slow
 def test_unreachable_judge_has_errors(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is right, and the reason is printed."""
     status, out = run(capsys, lambda _: HttpReply(status=401), "--form", "short")
@@ -205,7 +173,7 @@ def test_single_unusable_part_is_counted() -> None:
 
     one = [case for case in CASES if case.about == "supported" and len(case.verdicts) == 1][:1]
     check = asyncio.run(check_judge(FakeJudge(answer), form="short", prices=Prices(), cases=one))
-    assert check.unusable == 2  # asked once more
+    assert (check.errors, check.cost_of_1000_turns) == ({"unparsable": 1}, None)
     shares = {task: share.value for task, share in check.tasks.items()}
     assert shares == {"faithfulness": 1.0, "groundedness": 0.0, "context relevance": 0.0} | {
         "evasion": 1.0

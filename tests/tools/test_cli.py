@@ -1,7 +1,5 @@
 """The command line: what it prints, where it stops, and that a killed run can be taken up again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -18,28 +16,21 @@ import pyarrow.parquet as pq
 import pytest
 from jinja2 import DictLoader
 
-from acme import Acme, acme
 from offline import asked_rows
-from openai_server import HttpReply, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
 from rag_eval_otel.tools.files import source_of
+from score_files import jsonl
 from support import names_asked
-
-__all__ = ["acme"]  # a fixture
 
 MAIN = "import sys; from rag_eval_otel.tools.cli import main; sys.exit(main())"
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return write(tmp_path / "data.jsonl", asked_rows(40))
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    return path
+    return jsonl(tmp_path / "data.jsonl", asked_rows(40))
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -71,11 +62,11 @@ def test_no_text_controls_the_terminal(
     """Escape sequences of a judge's name, a column or a metric are not printed."""
     hostile = "\x1b[2J\x1b]0;owned\x07\u202e"
     rows = [{"question": "q", hostile: "a"}]
-    data = write(tmp_path / "data.jsonl", rows)
+    data = jsonl(tmp_path / "data.jsonl", rows)
     assert main(["evaluate", str(data), "--metrics", "faithfulness"]) == 2
     command = import_module("rag_eval_otel.tools.cli.evaluate")
     monkeypatch.setattr(command, "print_result", lambda *_: print(f"judge {hostile}"))  # noqa: T201
-    data = write(tmp_path / "data.jsonl", asked_rows(1))
+    data = jsonl(tmp_path / "data.jsonl", asked_rows(1))
     assert main(["evaluate", str(data)]) == 0
     out, err = capsys.readouterr()
     assert "judge [2J]0;owned" in out
@@ -88,7 +79,7 @@ def test_options_are_heard(
     """Metrics, columns, limit and output, with a summary as JSON."""
     monkeypatch.setenv("RAG_EVAL_JUDGE", "lexical")
     rows = [{"prompt": "q", "output": "a", "truth": "a"}] * 3
-    data = write(tmp_path / "data.jsonl", rows)
+    data = jsonl(tmp_path / "data.jsonl", rows)
     output = tmp_path / "scores.jsonl"
     arguments = ["--metrics", "answer_exact_match", "--limit", "2", "--output", str(output)]
     columns = ["--columns", "question=prompt,answer=output,reference=truth"]
@@ -139,49 +130,6 @@ def test_rows_are_sent_as_traces(data: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert all("rag.evaluation.faithfulness.score" in span.attributes for span in spans)
 
 
-@pytest.fixture
-def collected(tmp_path: Path) -> Path:
-    ids = {"trace_id": f"{0xA:032x}", "span_id": f"{0xB:016x}"}
-    return write(tmp_path / "collected.jsonl", [{**row, **ids} for row in asked_rows(2)])
-
-
-@pytest.mark.parametrize(
-    ("options", "disabled", "spans"),
-    [
-        ([], "false", {0xB}),
-        (["--backend", "acme"], "true", {0xB}),
-        (["--backend", ""], "false", set()),
-        ([], "true", set()),
-    ],
-)
-def test_configured_backends_get_the_scores(
-    options: list[str], disabled: str, spans: set[int], collected: Path, acme: type[Acme]
-) -> None:
-    """``--backend`` has precedence over the environment, also if it names none."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAG_EVAL_BACKENDS", "acme")
-        patch.setenv("OTEL_SDK_DISABLED", disabled)
-        assert main(["evaluate", str(collected), "--metrics", "faithfulness", *options]) == 0
-    assert {span for span, _, _ in acme.stored} == spans
-
-
-def test_configured_backends_need_no_spans(
-    data: Path,
-    acme: type[Acme],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The environment of an application does not fail `evaluate`, and ``--backend`` does."""
-    monkeypatch.setenv("RAG_EVAL_BACKENDS", "acme")
-    command = ["evaluate", str(data), "--metrics", "faithfulness"]
-    assert main(command) == 0
-    told = "acme (RAG_EVAL_BACKENDS) gets no scores, because row 0 names no span; --otlp"
-    assert told in capsys.readouterr().err
-    assert main([*command, "--backend", "acme"]) == 2
-    assert "row 0 names no span to annotate: --backend needs" in capsys.readouterr().err
-    assert not acme.stored
-
-
 def yes(body: dict[str, Any]) -> object:
     said = {"passing": True, "reason": "so it is"}
     names = names_asked(body)
@@ -201,27 +149,6 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     monkeypatch.setenv("OPENAI_BASE_URL", "")  # restored after the test
     monkeypatch.setitem(OpenAIJudge.__init__.__kwdefaults__, "retries", 0)
-
-
-@pytest.mark.slow
-def test_failed_rows_are_tried_again(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Status 1 and the way on; the same command again asks only for what failed."""
-    refused = iter([HttpReply(status=500)] * 3)
-    output = tmp_path / "scores.jsonl"
-    with ScriptedOpenAI(lambda body: next(refused, None) or yes(body)) as server:
-        arguments = command(data, server, "--output", str(output))
-        assert main(arguments) == 1
-        assert (
-            "3 rows have errors instead of scores; finished scores are kept in"
-            in capsys.readouterr().err
-        )
-        asked = len(server.requests)
-        assert main(arguments) == 0
-        assert len(server.requests) == asked + 3
-    assert [row["status"] for row in rows_of(output)] == ["scored"] * 40
-    assert not (tmp_path / "scores.jsonl.cache").exists()
 
 
 @pytest.mark.slow
@@ -409,9 +336,7 @@ def status_of(command: list[str]) -> int:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(ROW), encoding="utf-8")
-    return str(path)
+    return str(jsonl(tmp_path / "rows.jsonl", [ROW]))
 
 
 @pytest.mark.parametrize(
@@ -458,11 +383,7 @@ def test_evaluate_refuses_a_wrong_budget(
     ],
 )
 def test_wrong_prices_are_refused(
-    rows: str,
-    table: str | None,
-    told: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    rows: str, table: str | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error names the file, shows the form of a table, and says what is wrong."""
     file = tmp_path / "prices.json"

@@ -1,7 +1,5 @@
 """``rag-eval-otel drift``: input files, output, and invalid input."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable
@@ -82,18 +80,6 @@ def test_otlp_files_are_read(
     assert all(place.startswith("trace 0000") for place in one["alarms"][0]["worst"])
 
 
-def test_a_file_with_one_request_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An event without a score is counted."""
-    logs = [log_request(at, None if at == 7 else 0.5)["resourceLogs"][0] for at in range(60)]
-    path = tmp_path / "out.json"
-    path.write_text(json.dumps({"resourceLogs": logs}), encoding="utf-8")
-    status, (one,) = found(path, capsys=capsys)
-    assert status == 0
-    assert (one["scores"], one["without_score"]) == (59, 1)
-
-
 def test_the_table_describes_drift_no_drift_and_too_few_scores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,10 +122,10 @@ def test_a_reference_file_gives_the_baseline(
     assert "before.jsonl has no scores of other" in capsys.readouterr().err
 
 
-def test_scores_are_sorted_by_time_and_gaps_are_logged(
+def test_scores_are_sorted_by_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file was written by several workers, with a break at night."""
+    """The file was written by several workers."""
     seconds = [*range(32400, 33100), *range(118800, 119500)]
     moments = [datetime.fromtimestamp(at, timezone.utc).isoformat() for at in seconds]
     rows = [{"score": v, "time": at} for v, at in zip(FALLS, moments, strict=True)]
@@ -150,7 +136,6 @@ def test_scores_are_sorted_by_time_and_gaps_are_logged(
         status, (one,) = found(path, capsys=capsys)
         assert status == 1
         assert "run backwards; its scores are taken in order of time" in caplog.text
-        assert "no scores for 23.8 hours" in caplog.text
         assert 900 < one["alarms"][0]["index"] < 1100
 
 

@@ -1,7 +1,5 @@
 """``rag-eval-otel evaluate`` as a gate: its exit statuses, its table and its files."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -66,22 +64,6 @@ def test_the_status_says_whether_the_gate_passed(
     out, err = capsys.readouterr()
     assert ("gate: failed" in out) is (expected == 3)
     assert bool(err) is (expected == 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--no-worse", "answer_exact_match"], "--baseline FILE and --no-worse METRIC need"),
-        (["--fail-under", "answer_exact_match=8"], "must be from 0 to 1, not 8"),
-        (["--fail-under", "faithfulness=0.5"], "faithfulness, which is not among the metrics"),
-    ],
-)
-def test_a_condition_that_cannot_be_checked_is_told(
-    options: list[str], told: str, write: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The message names the options of the command, or the range and the metrics."""
-    assert status(write("data.jsonl", 10), *options) == 2
-    assert told in capsys.readouterr().err
 
 
 def test_a_baseline_is_compared_row_by_row(

@@ -1,7 +1,5 @@
 """`rag-eval-otel collect`: the samples in exported traces."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys
@@ -45,7 +43,6 @@ RECORDINGS = sorted((Path(__file__).parents[3] / "shared" / "recordings").glob("
 
 
 def otlp_span(span: Span) -> dict[str, Any]:
-    """Return a recorded span as in OTLP JSON."""
     found: dict[str, Any] = {
         "traceId": f"{span.trace_id:032x}",
         "spanId": f"{span.span_id:016x}",
@@ -67,7 +64,6 @@ def otlp_span(span: Span) -> dict[str, Any]:
 
 
 def otlp_logs(span: Span) -> list[dict[str, Any]]:
-    """Return the log records of a recorded span as in OTLP JSON."""
     return [
         {
             "traceId": f"{span.trace_id:032x}",
@@ -81,7 +77,6 @@ def otlp_logs(span: Span) -> list[dict[str, Any]]:
 
 
 def messages(spans: Iterable[Span], service: str = "shop") -> list[dict[str, Any]]:
-    """Return one export request for each span, and one for its log records."""
     resource = {"attributes": as_attributes({"service.name": service})}
     found: list[dict[str, Any]] = []
     for span in spans:
@@ -138,7 +133,6 @@ ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "I
 def turn_spans(
     trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000, page: str = PAGE
 ) -> list[Span]:
-    """Return the spans of one turn as OpenInference records them."""
     prompt = {
         "llm.input_messages.0.message.role": "user",
         "llm.input_messages.0.message.content": f"{page}\n{ASKED}",

@@ -1,7 +1,5 @@
 """Two score files compared row by row: in the terminal, as JSON and as a page."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

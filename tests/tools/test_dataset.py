@@ -1,7 +1,5 @@
 """`evaluate_dataset`: order, limits, failures, cache and event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -58,15 +56,6 @@ def test_failed_row_raises_on_demand() -> None:
     """``raise_on_failure`` stops at the first failed row and names it with the reason."""
     with pytest.raises(FailedRowError, match=r"the list, row 1: reads failed \(internal\): Value"):
         evaluated(numbers(1, "wrong", "wrong"), raise_on_failure=True)
-
-
-def test_empty_dataset_has_no_means() -> None:
-    """They are None, not NaN or 0."""
-    result = evaluated([])
-    assert result.rows == ()
-    assert result["reads"].mean is result["reads"].median is result["reads"].interval is None
-    assert result.judge is None
-    assert "0 rows" in repr(result)
 
 
 def test_needs_are_checked_before_any_request() -> None:

@@ -1,7 +1,5 @@
 """The demo: every turn is received once, with scores, and bad turns have low scores."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,5 @@
 """Checks of judge, embedder and OTLP endpoints against real servers that answer or fail."""
 
-from __future__ import annotations
-
-import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -18,6 +15,7 @@ from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.doctor import (
     Answer,
+    Diagnosis,
     diagnose,
     endpoint_of,
     export_nothing,
@@ -62,50 +60,40 @@ def mute() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def report_of(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
-    status = main(["doctor", "--json", *options])
-    return status, json.loads(capsys.readouterr().out)
-
-
-def named(report: dict[str, Any]) -> dict[str, str]:
-    return {one["cause"]: one["level"] for one in report["findings"]}
+def named(diagnosis: Diagnosis) -> dict[str, str]:
+    return {one.cause: one.level for one in diagnosis.findings}
 
 
 def error(status: int) -> Callable[..., HttpReply]:
     return lambda *_: HttpReply(status=status, body={"error": {"message": "refused: sk-secret"}})
 
 
-def ask(
-    server: ScriptedOpenAI,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *options: str,
-    key: str = "a-key",
-) -> tuple[int, dict[str, Any]]:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
-    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
-    monkeypatch.setenv("RAG_EVAL_JUDGE", "openai/judge")
-    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-    monkeypatch.setenv("RAG_EVAL_EMBEDDER", "openai/text-embedding-3-small")
-    if key:
-        monkeypatch.setenv("OPENAI_API_KEY", key)
-    return report_of(capsys, *options)
+def ask(server: ScriptedOpenAI, key: str = "a-key") -> Diagnosis:
+    asking = {
+        "RAG_EVAL_JUDGE": "openai/judge",
+        "RAG_EVAL_EMBEDDER": "openai/text-embedding-3-small",
+        "OPENAI_BASE_URL": server.base_url,
+        **({"OPENAI_API_KEY": key} if key else {}),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in asking.items():
+            patch.setenv(name, value)
+        return diagnose({**QUIET, **asking}, timeout=120)
 
 
-def test_all_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_answer() -> None:
     """Judge and embedder get one small request each; the key is not in the report."""
     with ScriptedOpenAI(lambda _: STATEMENTS, lambda _: [1.0, 0.0]) as server:
-        status, report = ask(server, monkeypatch, capsys, "--timeout", "120")
+        diagnosis = ask(server)
         assert sorted(request.path for request in server.requests) == [
             "/v1/chat/completions",
             "/v1/embeddings",
         ]
-    assert (status, named(report)) == (0, {"judge-unchecked": "info"})
-    judge, embedder = report["judge_and_embedder"]
-    assert judge["text"] == "judge-2026-01-01 answers"
-    assert embedder["text"] == "vectors of 2"
-    assert "a-key" not in json.dumps(report)
+    assert (diagnosis.status, named(diagnosis)) == (0, {"judge-unchecked": "info"})
+    judge, embedder = diagnosis.replies
+    assert judge.text == "judge-2026-01-01 answers"
+    assert embedder.text == "vectors of 2"
+    assert "a-key" not in str(diagnosis)
 
 
 @pytest.mark.parametrize(
@@ -119,27 +107,21 @@ def test_all_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         (lambda _: STATEMENTS, None, "embedder-missing"),
     ],
 )
-def test_a_server_that_refuses(
-    reply: Any,
-    embed: Any,
-    cause: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_server_that_refuses(reply: Any, embed: Any, cause: str) -> None:
     """Each refusal gives one finding for judge and embedder, after one request each."""
     with ScriptedOpenAI(reply, embed) as server:
-        status, report = ask(server, monkeypatch, capsys, "--timeout", "120")
+        diagnosis = ask(server)
         assert len(server.requests) == 2
     unchecked = {"judge-unchecked": "info"} if cause == "embedder-missing" else {}
-    assert (status, named(report)) == (1, {cause: "problem", **unchecked})
+    assert (diagnosis.status, named(diagnosis)) == (1, {cause: "problem", **unchecked})
 
 
-def test_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_key() -> None:
     """Without a key no request is sent."""
     with ScriptedOpenAI(lambda _: STATEMENTS) as server:
-        status, report = ask(server, monkeypatch, capsys, key="")
+        diagnosis = ask(server, key="")
         assert not server.requests
-    assert (status, named(report)) == (1, {"key-missing": "problem"})
+    assert (diagnosis.status, named(diagnosis)) == (1, {"key-missing": "problem"})
 
 
 def verdict(endpoint: str, protocol: Any, **environ: str) -> str:
@@ -245,23 +227,6 @@ def test_headers_are_not_in_a_repr() -> None:
     assert "secret" not in repr(endpoint)
 
 
-def test_traces_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A backend that takes traces only is a warning, not a problem."""
-
-    def answer(path: str, *_: Any) -> HttpReply:
-        return HttpReply(status=200 if path == "/v1/traces" else 404)
-
-    server = LoopbackServer(answer)
-    server.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    try:
-        status, report = report_of(capsys)
-    finally:
-        server.stop()
-    assert (status, named(report)) == (0, {"otlp-signal": "warning", "judge-lexical": "info"})
-
-
 def test_an_endpoint_that_refuses_is_named_once(
     dead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,8 +273,10 @@ def test_a_failure_of_another_signal_is_a_warning() -> None:
     """If traces arrive, failing metrics are a warning; so is a dead default endpoint."""
     over = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here", "OTEL_EXPORTER_OTLP_PROTOCOL": "http"}
     traces, metrics = endpoint_of("traces", "http", over), endpoint_of("metrics", "http", over)
-    late = [Answer(endpoint=traces, verdict="ok"), Answer(endpoint=metrics, verdict="timeout")]
-    assert [(one.cause, one.level) for one in from_answers(late)] == [("otlp-timeout", "warning")]
+    for verdict, cause in (("timeout", "otlp-timeout"), ("path", "otlp-signal")):
+        failed: Any = {"endpoint": metrics, "verdict": verdict}
+        found = from_answers([Answer(endpoint=traces, verdict="ok"), Answer(**failed)])
+        assert [(one.cause, one.level) for one in found] == [(cause, "warning")]
     nowhere = Answer(endpoint=endpoint_of("traces", "grpc", {}), verdict="refused")
     assert [(one.cause, one.level) for one in from_answers([nowhere])] == [
         ("otlp-unset", "warning")

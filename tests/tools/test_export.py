@@ -1,39 +1,29 @@
 """`export`: scored rows in files and over OTLP."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import json
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from acme import Acme, acme
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import Measurement
-from rag_eval_otel.export.backends.annotation import BackendError
-from rag_eval_otel.export.backends.delivery import Limits
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.tools.dataset import Run
-from rag_eval_otel.tools.export import Annotator, Exported, export
+from rag_eval_otel.tools.export import export
 from rag_eval_otel.tools.read import open_dataset
-from rag_eval_otel.tools.rows import Row
-from rag_eval_otel.types import Evaluation, Score
-
-__all__ = ["acme"]  # a fixture
+from rag_eval_otel.tools.stats import Totals
 
 
 def exported(
     rows: object, *, metrics: Sequence[Metric] = (Reads(),), raising: bool = False, **targets: Any
-) -> Exported:
+) -> tuple[Totals, int]:
     measurement = Measurement(metrics=tuple(metrics), judge=judge(), embedder=EMBEDDER)
     run = Run(measurement=measurement, progress="off", raise_on_failure=raising)
     return asyncio.run(export(open_dataset(rows), run, **targets))
@@ -52,8 +42,8 @@ def read_back(path: Path) -> list[dict[str, Any]]:
 def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
     """Each row once and in order, with value, status and reason of each score."""
     path = tmp_path / f"scores.{suffix}"
-    done = exported(numbers(1, "?", "wrong"), output=path)
-    assert (done.totals.rows, done.totals.failed) == (3, 1)
+    totals, _ = exported(numbers(1, "?", "wrong"), output=path)
+    assert (totals.rows, totals.failed) == (3, 1)
     rows = read_back(path)
     assert [int(row["row"]) for row in rows] == [0, 1, 2]
     assert [row["status"] for row in rows] == ["scored", "unscored", "error"]
@@ -95,9 +85,9 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_each_row_is_a_trace_with_its_scores(receiver: OtlpReceiver) -> None:
     """Scores are attributes as on live spans, and events parented to them."""
-    done = exported(asked_rows(3), otlp="on", metrics=[JUDGED])
+    _, unsent = exported(asked_rows(3), otlp="on", metrics=[JUDGED])
     spans = sorted(receiver.spans(), key=lambda span: span.attributes["rag.dataset.row"])
-    assert done.unsent == 0
+    assert unsent == 0
     assert [span.attributes["rag.dataset.row"] for span in spans] == [0, 1, 2]
     assert len({span.trace_id for span in spans}) == 3
     first = spans[0]
@@ -131,104 +121,10 @@ def test_rows_beyond_the_queue_size_arrive(receiver: OtlpReceiver) -> None:
     assert len(receiver.logs()) == 4500
 
 
-def test_scores_are_sent_to_a_backend(receiver: OtlpReceiver, acme: type[Acme]) -> None:
-    """On the span of each row; a score that failed is not sent."""
-    done = exported(numbers(1, "wrong", 0.25), otlp="on", backends=["acme"])
-    assert (done.unsent, done.undelivered) == (0, {})
-    spans = {span.span_id for span in receiver.spans()}
-    found = {(name, value) for _, name, value in acme.stored if name == "reads"}
-    assert found == {("reads", 1.0), ("reads", 0.25)}
-    assert {span for span, _, _ in acme.stored} <= spans
-
-
-def test_scores_that_a_backend_refuses_are_counted(
-    receiver: OtlpReceiver, acme: type[Acme]
-) -> None:
-    """By backend and reason, and the rows are still sent as traces."""
-    acme.errors = [BackendError("wrong key", status=401)]
-    done = exported(numbers(1, 0.5), otlp="on", backends=["acme"])
-    assert done.undelivered == {("acme", "unauthorized"): sum(done.undelivered.values())}
-    assert len(receiver.spans()) == 2
-
-
-IDS = {"trace_id": "0" * 30 + "aa", "span_id": "0" * 14 + "bb"}
-"""The ids of a span in columns, as `rag-eval-otel collect` writes them."""
-
-
-def test_scores_annotate_the_spans_that_rows_name(acme: type[Acme]) -> None:
-    """As `rag-eval-otel collect` writes them: no span is sent."""
-    done = exported([{**row, **IDS} for row in numbers(0.5)], backends=["acme"])
-    assert done.undelivered == {}
-    assert acme.stored[0xBB, "reads", 0.5] == 1
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [
-        {},
-        {**IDS, "span_id": None},
-        {**IDS, "trace_id": "tr-1"},
-        {**IDS, "trace_id": "0" * 32},  # that of a log record outside of any span
-        {**IDS, "span_id": "f" * 17},
-    ],
-)
-def test_rows_without_a_span_are_refused_before_the_judge_is_asked(
-    ids: dict[str, Any], acme: type[Acme]
-) -> None:
-    """The message names the first such row, and says what sends a span for each row."""
-    first, second = asked_rows(2)
-    fake = judge()
-    run = Run(measurement=Measurement(metrics=(JUDGED,), judge=fake, embedder=EMBEDDER))
-    rows = open_dataset([{**first, **IDS}, {**second, **ids}])
-    with pytest.raises(ConfigError, match="row 1 names no span to annotate: --backend needs"):
-        asyncio.run(export(rows, run, backends=["acme"]))
-    assert not fake.requests
-    assert not acme.stored
-
-
-def test_an_error_closes_backends(acme: type[Acme], caplog: pytest.LogCaptureFixture) -> None:
-    """Scores that wait are dropped, and the threads end: a failed run leaves nothing behind."""
-    before = set(threading.enumerate())
-    rows = [{**row, **IDS} for row in numbers(1, "wrong")]
-    with pytest.raises(FailedRowError):
-        exported(rows, backends=["acme"], raising=True)
-    assert "acme: 2 scores were dropped (shutdown)" in caplog.text
-    started = set(threading.enumerate()) - before
-    for thread in [one for one in started if one.name == "rag-eval-otel-acme"]:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert not acme.stored
-
-
-def test_a_backend_that_is_down_is_waited_for_once(acme: type[Acme]) -> None:
-    """Not at each row: a job would take days. What its queue has no room for is counted."""
-    acme.hangs.clear()
-    limits = Limits(items=20, linger=0.0)
-    annotator = Annotator([Reads()], ["acme"], limits=limits, max_wait=0.2)
-    scores = (Score(name="reads", value=0.5),)
-    rows = [
-        Row(index=i, evaluation=Evaluation(scores=scores), trace=f"{i + 1:032x}", span="bb")
-        for i in range(60)
-    ]
-
-    async def sent(some: Sequence[Row]) -> float:
-        began = time.monotonic()
-        for row in some:
-            await annotator.send(row, None)
-        return time.monotonic() - began
-
-    async def undelivered() -> Mapping[tuple[str, str], int]:
-        assert 0.2 <= await sent(rows) < 5.0  # 50 waits take 10 seconds
-        acme.hangs.set()
-        return await annotator.finish()
-
-    assert asyncio.run(undelivered()) == {("acme", "overload"): 40}
-
-
 def test_refused_traces_are_counted(receiver: OtlpReceiver) -> None:
     """What an exporter could not send is told."""
     receiver.fail_next(1, status=400)
-    assert exported(numbers(1, 2), otlp="on").unsent == 2
+    assert exported(numbers(1, 2), otlp="on")[1] == 2
 
 
 def test_sending_without_an_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

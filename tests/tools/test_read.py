@@ -1,7 +1,5 @@
 """`open_dataset`: formats, columns and cells, and errors for those that cannot be used."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The page on a score file: its contents, its safety, and files of all kinds."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The rules follow the target, and their evidence is an e-value while the target is met."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

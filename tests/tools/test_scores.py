@@ -1,7 +1,5 @@
 """`read_scores`: the forms of a score file, and what is selected of it."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -64,8 +62,9 @@ def test_evaluated_row_is_read_back(suffix: str, tmp_path: Path) -> None:
 def test_row_of_a_file_has_time_and_service(tmp_path: Path) -> None:
     """The columns that describe the turn are read too."""
     cells = {"score": 1, "time": "1970-01-01T00:00:07Z", "service": "shop", "duration": 2}
-    path = jsonl(tmp_path / "a.jsonl", [{**cells, "question": "q"}])
+    path = jsonl(tmp_path / "a.jsonl", [{**cells, "question": "q", "contexts": 5}])
     (row,) = rows_of(path)
+    assert row.sample.contexts == ()
     assert (row.time, row.service) == (7.0, "shop")
     assert (row.sample.question, row.evaluation.duration) == ("q", 2.0)
 

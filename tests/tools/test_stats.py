@@ -1,7 +1,5 @@
 """Means, intervals and tables of a dataset's scores."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

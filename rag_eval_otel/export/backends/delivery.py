@@ -126,11 +126,6 @@ class Delivery:
         """Return the number of annotations that wait or are being sent."""
         return len(self._entries)
 
-    @property
-    def is_half_full(self) -> bool:
-        """Whether more than half of the items or bytes of the queue are taken."""
-        return 2 * len(self) > self._limits.items or 2 * self.size > self._limits.bytes
-
     def put(self, annotations: Iterable[Annotation]) -> None:
         """Queue ``annotations``; never wait. What has no room is dropped."""
         lost: Counter[Outcome] = Counter()

@@ -27,7 +27,6 @@ GROUP: Final = "rag_eval_otel.commands"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in ``arguments`` and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     options = _parser(words).parse_args(words)
     try:
@@ -64,12 +63,10 @@ class _Terminal:
 
 
 def registered() -> Mapping[str, EntryPoint]:
-    """Return the commands of all installed packages by name, in the order of the names."""
     return {point.name: point for point in sorted(entry_points(group=GROUP))}
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the argument parser for ``words``, the arguments of the command line."""
     parser = argparse.ArgumentParser(
         prog="rag-eval-otel", description="Live quality scores for RAG, on the trace itself."
     )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from textwrap import shorten
-from typing import Any
 
 from rag_eval_otel.arguments import count_up_to
 from rag_eval_otel.config import Config, written_thresholds
@@ -25,13 +23,9 @@ from rag_eval_otel.tools.calibrate import (
 )
 from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
 from rag_eval_otel.tools.files import source_of, write_whole
-from rag_eval_otel.tools.labels import Observation, observations, rated
-from rag_eval_otel.tools.scores import read_feedback, read_scores, sample_in
+from rag_eval_otel.tools.labels import observations
 from rag_eval_otel.types import Form
 
-_GOOD = 0.5
-_MOST_LISTED = 1000
-_LINE = 300  # characters of a text in a line of the terminal
 _FORMS: Mapping[str, tuple[Form, ...]] = {
     "both": ("short", "full"),
     "short": ("short",),
@@ -49,9 +43,6 @@ these errors. FILE is .jsonl, .csv or .parquet, each row one of
   {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}
   {"faithfulness": 0.8, "faithfulness.human": 1}
   what `rag-eval-otel evaluate --output` wrote, with <metric>.human or human added
-
-With --feedback, the labels are the feedback of people on the same turns, and FILE may also be OTLP
-JSON from the OpenTelemetry Collector. docs/feedback.md says more.
 
 With --built-in, a judge is asked about 84 cases with known verdicts, in six languages, with the
 real prompts: numbers, negations, half-supported and over-long answers, refusals, contexts without
@@ -72,25 +63,10 @@ def _share(text: str) -> float:
 
 _OPTIONS: Options = {
     "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
-    "--feedback FILE": (
-        "feedback of people: OTLP JSON, or a table with trace_id and score",
-        {"type": Path},
-    ),
-    "--feedback-name NAME": ("only the feedback of this name", {}),
     "--metric NAME": ("only this metric", {}),
     "--threshold": ("lowest score that passes (default: the metric's own)", {"type": float}),
-    "--label-threshold": (
-        "lowest label that passes, if labels are numbers on a scale",
-        {"type": float},
-    ),
-    "--write FILE.toml": (
-        "write the thresholds that fit, for --thresholds of `evaluate` and `rules`",
-        {"type": Path},
-    ),
-    "--disagreements N": (
-        "list N rows on which metric and label disagree the most, with their texts",
-        {"type": count_up_to(_MOST_LISTED), "default": 0},
-    ),
+    "--label-threshold": ("lowest label that passes, if labels are on a scale", {"type": float}),
+    "--write FILE.toml": ("write the thresholds that fit, for --thresholds", {"type": Path}),
     **AS_JSON,
 }
 _JUDGE_OPTIONS: Options = {
@@ -101,7 +77,7 @@ _JUDGE_OPTIONS: Options = {
         {"choices": tuple(_FORMS), "dest": "reply_form"},
     ),
     "--bound SHARE": (
-        f"share of right replies that every task must reach (default: {_BOUND})",
+        f"lowest share of right replies in a task (default: {_BOUND})",
         {"type": _share},
     ),
     "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),
@@ -115,67 +91,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the agreement of each metric in the file with the human labels, or check a judge."""
     _check_usage(options)
     if options.built_in:
         return _run_on_built_in_cases(options)
-    if options.feedback is not None:
-        return _run_on_feedback(options)
-    rows = dict(source_of(options.file).rows())
-    calibrations, blocks, results = [], [], []
-    for name, seen in observations(rows.items(), metric=options.metric).items():
-        calibration = calibration_of(
-            seen,
+    seen = observations(source_of(options.file).rows(), metric=options.metric)
+    calibrations = [
+        calibration_of(
+            observed,
             threshold=_threshold(name, options),
             label_threshold=options.label_threshold,
             metric=name,
         )
-        calibrations.append(calibration)
-        listed = _disagreements(calibration, seen, rows)[: options.disagreements]
-        results.append(calibration.to_dict() | ({"disagreements": listed} if listed else {}))
-        blocks.append(repr(calibration))
-        if listed:
-            head = f"{name}, rows on which metric and label disagree:"
-            blocks.append("\n".join([head, *map(_text, listed)]))
-    print_result(options, results, "\n\n".join(blocks))
-    if options.write is not None:
-        _write(options.write, calibrations)
-    return 0
-
-
-def _run_on_feedback(options: argparse.Namespace) -> int:
-    joined = rated(
-        read_scores(Path(options.file)),
-        read_feedback(options.feedback),
-        metric=options.metric,
-        name=options.feedback_name,
-    )
-    calibrations = []
-    for (name, version), seen in joined.observations.items():
-        # Feedback is from 0 to 1, as `record_feedback` takes it.
-        is_unit = all(0 <= each.label <= 1 for each in seen if each.label is not None)
-        passing = _GOOD if options.label_threshold is None and is_unit else options.label_threshold
-        calibrations.append(
-            calibration_of(
-                seen,
-                threshold=_threshold(name, options),
-                label_threshold=passing,
-                metric=f"{name} {version}" if name in joined.mixed else name,
-            )
-        )
+        for name, observed in seen.items()
+    ]
     results = [calibration.to_dict() for calibration in calibrations]
     print_result(options, results, "\n\n".join(map(repr, calibrations)))
-    if joined.unmatched:
-        sys.stderr.write(
-            f"rag-eval-otel: {len(joined.unmatched)} feedback on turns without scores was left out"
-            f" (the first: {joined.unmatched[0].place})\n"
-        )
     if options.write is not None:
-        if joined.mixed:
-            raise ConfigError(
-                f"--write {options.write}: a metric has one threshold, and FILE has scores of"
-                f" several versions of {', '.join(joined.mixed)}; pass the scores of one version"
-            )
         _write(options.write, calibrations)
     return 0
 
@@ -213,23 +144,17 @@ def _check_usage(options: argparse.Namespace) -> None:
         msg = "name a FILE with human labels, or --built-in to check a judge"
     elif of_judge and not options.built_in:
         msg = f"--{of_judge[0].removeprefix('reply_')} needs --built-in"
-    elif options.feedback is None and options.feedback_name:
-        msg = "--feedback-name needs --feedback FILE"
-    elif options.feedback is not None and options.disagreements:
-        msg = "--disagreements lists rows with a label, not with --feedback"
     if msg:
         raise ConfigError(msg)
 
 
 def _threshold(name: str, options: argparse.Namespace) -> float | None:
-    """Return ``--threshold``, or else the default threshold of a built-in metric."""
     metric = METRICS[name]() if options.threshold is None and name in METRICS else None
     threshold: float | None = getattr(metric, "threshold", options.threshold)
     return threshold
 
 
 def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
-    """Write the thresholds that fit the human labels to the file ``path``."""
     chosen = []
     for each in calibrations:
         threshold, expected = each.fit.threshold, each.fit.cross_validated
@@ -242,33 +167,3 @@ def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
     if not chosen:
         raise ConfigError(f"nothing was written to {path}: no threshold fits")
     write_whole(path, written_thresholds(chosen), option="--write")
-
-
-def _disagreements(
-    calibration: Calibration, seen: Sequence[Observation], rows: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Return the rows on which metric and label disagree, the farthest from the threshold first."""
-    limit, passing = calibration.threshold, calibration.label_threshold
-    if limit is None or passing is None:
-        return []
-    listed = [
-        (abs(o.score - limit), {"row": o.where, "score": o.score, "label": o.label})
-        for o in seen
-        if o.score is not None and o.label is not None
-        if (o.score >= limit) != (o.label >= passing)
-    ]
-    for _, row in listed:
-        sample = sample_in(rows[str(row["row"])])
-        texts = {name: getattr(sample, name) for name in ("question", "answer", "reference")}
-        texts["contexts"] = [passage.text for passage in sample.contexts]
-        row |= {name: value for name, value in texts.items() if value}
-    return [row for _, row in sorted(listed, key=lambda pair: -pair[0])]
-
-
-def _text(row: Mapping[str, Any]) -> str:
-    lines = [f"  {row['row']}: score {row['score']:.3f}, label {row['label']:g}"]
-    for name in ("question", "contexts", "answer", "reference"):
-        value = row.get(name, [])
-        several = value if isinstance(value, list) else [value]
-        lines += [f"    {name}: {shorten(text, _LINE, placeholder='...')}" for text in several]
-    return "\n".join(lines)

@@ -17,6 +17,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import Options, add_all, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect, phoenix_messages
 from rag_eval_otel.tools.files import check_output, writing_samples
+from rag_eval_otel.tools.rows import moment
 
 DESCRIPTION = """\
 Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
@@ -31,35 +32,25 @@ Exit status: 0 written, 1 no sample was found, 2 misuse.
 
 
 def _moment(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
+    seconds = moment(text)
+    if seconds is None:
         raise argparse.ArgumentTypeError(
             f"must be a time such as 2026-11-22 or 2026-11-22T09:00Z, not {text!r}"
-        ) from None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+        )
+    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 _OPTIONS: Options = {
     "files FILE": ("traces of a collector's file exporter", {"type": Path, "nargs": "*"}),
-    "--phoenix PROJECT": (
-        "read the spans of a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)",
-        {},
-    ),
-    "--since TIME": (
-        "of Phoenix, only spans that started at or after this time: 2026-11-22T09:00Z",
-        {"type": _moment},
-    ),
+    "--phoenix PROJECT": ("read a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)", {}),
+    "--since TIME": ("of Phoenix, spans from this time on: 2026-11-22T09:00Z", {"type": _moment}),
     "--until TIME": ("of Phoenix, only spans that started before this time", {"type": _moment}),
     "-o --output OUTPUT": (".jsonl", {"type": Path, "required": True}),
     "--failed": (
         "only turns whose span has the label fail (rag.evaluation.label)",
         {"action": "store_const", "const": "fail", "default": "any", "dest": "label"},
     ),
-    "--share SHARE": (
-        "only this share of the traces, drawn at random (default: 1, all)",
-        {"type": float, "default": 1.0},
-    ),
+    "--share SHARE": ("a random share of the traces (default: 1)", {"type": float, "default": 1.0}),
     "--seed N": ("draw other traces (default: 0)", {"type": int, "default": 0}),
     "--contexts-from-prompt on|off": (
         "read contexts in prompts, if a trace has no retrieval (default: off)",
@@ -74,7 +65,6 @@ add_options = partial(add_all, options=_OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the samples, print their number to stderr, and return the exit status."""
     check_output(options.output)
     if options.output.suffix.lower() not in {".jsonl", ".ndjson"}:
         raise ConfigError(f"{options.output}: samples have lists of contexts; use .jsonl")
@@ -104,7 +94,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_sources(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` if nothing is read, or if the period or the length selects nothing."""
     msg = ""
     if not options.files and options.phoenix is None:
         msg = "name a FILE or a backend: rag-eval-otel collect FILE, or --phoenix PROJECT"

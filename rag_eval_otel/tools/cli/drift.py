@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +19,6 @@ from rag_eval_otel.tools.rows import Row, unit_value
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import alarms_in, mean_of
 
-_MIN_GAP = 3600.0  # seconds between two scores
-_GAP_FACTOR = 50  # times the median time between two scores
 _WORST = 5  # scores of a change
 
 DESCRIPTION = """\
@@ -43,14 +40,8 @@ _OPTIONS: Options = {
     "--metric NAME": ("use this metric only", {}),
     "--target MEAN": ("the mean that the scores should have", {"type": float}),
     "--reference FILE": ("learn the baseline from this file", {"type": Path}),
-    "--learn N": (
-        "learn the baseline from the first N scores (default: 2000, or half of a short file)",
-        {"type": int},
-    ),
-    "--every N": (
-        "allow one false alarm in N scores (default: 100000)",
-        {"type": float, "default": 100_000},
-    ),
+    "--learn N": ("learn from the first N scores (default: half, at most 2000)", {"type": int}),
+    "--every N": ("one false alarm in N scores (default: 1e5)", {"type": float, "default": 1e5}),
     "--direction": ("(default: both)", {"choices": ("both", "down", "up"), "default": "both"}),
     **AS_JSON,
 }
@@ -66,10 +57,7 @@ class Point(NamedTuple):
 
 
 def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[Point]]:
-    """Read the scores in the file ``path``, by stream: a metric version of one service.
-
-    If the times of a stream run backwards, its scores are sorted by time.
-    """
+    """Read the scores in ``path`` by service, metric and version; if all have a time, by time."""
     streams: defaultdict[Stream, list[Point]] = defaultdict(list)
     for row in read_scores(path, metric=metric):
         if not isinstance(row, Row):
@@ -81,36 +69,19 @@ def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[
         names = ", ".join(dict.fromkeys(stream.name for stream in streams))
         raise ConfigError(f"{path} has evaluations of {names}, but none of them gave a score")
     for stream, points in streams.items():
-        _order(stream.name, points)
+        times = [point.time for point in points if point.time is not None]
+        if len(times) == len(points) and times != sorted(times):
+            log.warning(
+                "drift: the times of %s run backwards; its scores are taken in order of time",
+                stream.name,
+            )
+            points.sort(key=lambda point: point.time or 0.0)
     return streams
-
-
-def _order(name: str, points: list[Point]) -> None:
-    """Sort ``points`` by time if each has one, and log if they were not, or have a long gap."""
-    times = [point.time for point in points if point.time is not None]
-    if len(times) < len(points):
-        return
-    if times != sorted(times):
-        log.warning(
-            "drift: the times of %s run backwards; its scores are taken in order of time", name
-        )
-        points.sort(key=lambda point: point.time or 0.0)
-    steps = sorted(later - earlier for earlier, later in pairwise(sorted(times)))
-    if steps and steps[-1] > max(_MIN_GAP, _GAP_FACTOR * steps[len(steps) // 2]):
-        log.warning(
-            "drift: %s has no scores for %.1f hours; evidence from before the gap is kept",
-            name,
-            steps[-1] / 3600,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The drift alarms in the valid scores, ``points``, of one stream.
-
-    ``without`` is the number of other scores, ``before`` the baseline, and ``learned`` the number
-    of scores from which it was learned.
-    """
+    """The alarms in the scores of a stream, and its baseline of the first ``learned`` scores."""
 
     stream: Stream
     points: Sequence[Point]
@@ -120,7 +91,6 @@ class Finding:
     alarms: Sequence[Alarm]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the alarms, the baseline and the number of scores as a dict for JSON."""
         return {
             "service": self.stream.service,
             "metric": self.stream.name,
@@ -171,7 +141,6 @@ class Finding:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the drift alarms of each metric in the file. Return 1 if there is an alarm, else 0."""
     streams = read_streams(options.file, metric=options.metric)
     reference: defaultdict[str, list[float | None]] = defaultdict(list)
     if options.reference is not None:

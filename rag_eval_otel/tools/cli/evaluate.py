@@ -7,14 +7,14 @@ import asyncio
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.arguments import add_scoring_options, count_up_to, scoring_config
 from rag_eval_otel.config import Config, thresholds_of
-from rag_eval_otel.environment import names_in, sdk_disabled
+from rag_eval_otel.environment import names_in
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
@@ -27,10 +27,10 @@ from rag_eval_otel.tools.cli.options import (
     require_another_file,
 )
 from rag_eval_otel.tools.dataset import Budget, Run
-from rag_eval_otel.tools.export import Exported, export
+from rag_eval_otel.tools.export import export
 from rag_eval_otel.tools.files import check_output
 from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
-from rag_eval_otel.tools.read import Dataset, open_dataset
+from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.tools.stats import Totals, aligned
 from rag_eval_otel.untrusted import redactor, visible
 
@@ -42,13 +42,14 @@ def _pairs(text: str) -> dict[str, str]:
     return {field: column for field, _, column in pairs}
 
 
+_PATH: Mapping[str, Any] = {"type": Path}
+_COUNT: Mapping[str, Any] = {"type": count_up_to()}
+_SHARE: Mapping[str, Any] = {"type": float}
+_FLAG: Mapping[str, Any] = {"action": "store_true"}
 _MANY: Mapping[str, Any] = {"action": "append", "default": []}
 _FILE: Options = {
     "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
-    "--list-metrics": (
-        "list the metrics, also of installed packages: name, needs, range",
-        {"action": "store_true"},
-    ),
+    "--list-metrics": ("list the metrics, also of other packages: name, needs, range", _FLAG),
 }
 _OPTIONS: Options = {
     "--repairs N": (
@@ -56,11 +57,11 @@ _OPTIONS: Options = {
         {"type": count_up_to(), "default": 1},
     ),
     "--columns FIELD=COLUMN,...": (
-        "columns with other names: question=prompt,answer=output",
+        "columns, as in question=prompt,answer=output",
         {"type": _pairs},
     ),
-    "--limit N": ("evaluate the first N rows only", {"type": count_up_to()}),
-    "--output FILE": ("write the scores of each row: .jsonl, .csv or .parquet", {"type": Path}),
+    "--limit N": ("evaluate the first N rows only", _COUNT),
+    "--output FILE": ("write the scores of each row: .jsonl, .csv or .parquet", _PATH),
     "--with-texts": (
         "write question, contexts, answer and reference to OUTPUT, too (default: on)",
         {"choices": ("on", "off"), "default": "on"},
@@ -69,50 +70,22 @@ _OPTIONS: Options = {
         "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
         {"action": "store_const", "const": "on", "default": "off"},
     ),
-    "--backend NAMES": (
-        (
-            "send each score to phoenix, mlflow, langsmith, langfuse or opik as its own object"
-            " (default: RAG_EVAL_BACKENDS, if each row has a span)"
-        ),
-        {"type": names_in},
-    ),
-    "--cache FILE": (
-        "cache of scores (default: OUTPUT.cache, deleted when all rows are scored)",
-        {"type": Path},
-    ),
-    "--max-requests N": ("send at most N judge requests", {"type": count_up_to()}),
-    "--max-tokens N": ("send no judge request after N tokens", {"type": count_up_to()}),
+    "--cache FILE": ("cache of scores (default: OUTPUT.cache, deleted at the end)", _PATH),
+    "--max-requests N": ("send at most N judge requests", _COUNT),
+    "--max-tokens N": ("send no judge request after N tokens", _COUNT),
     "--progress": (
         "the number of rows done, on stderr (default: auto, on a terminal)",
         {"choices": ("auto", "on", "off"), "default": "auto"},
     ),
-    "--raise-on-failure": (
-        "stop at the first row with an error instead of a score",
-        {"action": "store_true"},
-    ),
-    "--fail-under METRIC=MEAN": (
-        "exit with 3 if the mean of a metric is lower; may be given several times",
-        _MANY,
-    ),
-    "--fail-under-pass-rate SHARE": (
-        "exit with 3 if a smaller share of rows has the label pass",
-        {"type": float},
-    ),
-    "--baseline FILE": (
-        "scores of an earlier run over the same questions, for --no-worse",
-        {"type": Path},
-    ),
+    "--raise-on-failure": ("stop at the first row with an error instead of a score", _FLAG),
+    "--fail-under METRIC=MEAN": ("exit with 3 if the mean is lower; repeatable", _MANY),
+    "--fail-under-pass-rate SHARE": ("exit with 3 if fewer rows have the label pass", _SHARE),
+    "--baseline FILE": ("scores of an earlier run over the same questions", _PATH),
     "--no-worse METRIC[=DROP]": (
-        (
-            "exit with 3 if a metric is lower than in the baseline, by more than DROP and more"
-            " than chance; may be given several times"
-        ),
+        "exit with 3 if it fell below the baseline, by more than DROP and chance; repeatable",
         _MANY,
     ),
-    "--level SHARE": (
-        f"share of unchanged runs that fail --no-worse by chance (default: {LEVEL})",
-        {"type": float},
-    ),
+    "--level SHARE": (f"share of false alarms of --no-worse (default: {LEVEL})", _SHARE),
     "--versions": (
         "any: compare also with a baseline of another judge, metric or prompt",
         {"choices": ("same", "any")},
@@ -129,7 +102,7 @@ Scores are cached on disk as each row ends. After an interrupt or a kill, run th
 again: it asks only for scores that are missing, and writes the complete output.
 
 Exit status: 0 every row was scored, and the gate passed; 1 a row has an error instead of a score,
-a trace or a score could not be sent, or no metric could use the judge's replies on a row; 2 misuse;
+a trace could not be sent, or no metric could use the judge's replies on a row; 2 misuse;
 3 the gate failed: a condition is not met; 130 interrupted.
 """
 _GATE_FAILED = 3
@@ -143,7 +116,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Score the rows of the file, print a summary, and return the exit status."""
     if options.list_metrics:
         _list_metrics(options)
         return 0
@@ -170,40 +142,31 @@ def run(options: argparse.Namespace) -> int:
             otlp=options.otlp,
             explanations=config.explanations,
             score_events=config.score_events,
-            backends=_backends(config, options, dataset),
         )
-        exported = asyncio.run(exporting)
+        totals, unsent = asyncio.run(exporting)
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
         return _INTERRUPTED
-    totals = exported.totals
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
     result = _report(options, totals, check)
     # After the report: if the baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
-    _remark(options.file, exported, cache)
-    if not is_complete or exported.unsent or exported.undelivered:
+    _remark(options.file, totals, unsent, cache)
+    if not is_complete or unsent:
         return 1
     return 0 if result is None or result.passed else _GATE_FAILED
 
 
 def _list_metrics(options: argparse.Namespace) -> None:
-    """Print the fields of a sample that each metric needs, and its range."""
     rows: list[dict[str, Any]] = []
-    for name in metric_names():
-        (metric,) = resolve_metrics([name])
+    for metric in (resolve_metrics([name])[0] for name in metric_names()):
         low, high = scale_of(metric)
-        rows.append(
-            {
-                "name": metric.name,
-                "needs": sorted(metric.needs),
-                "range": f"{low:g} to {high:g}" if math.isfinite(high - low) else "",
-            }
-        )
+        known = f"{low:g} to {high:g}" if math.isfinite(high - low) else ""
+        rows.append({"name": metric.name, "needs": sorted(metric.needs), "range": known})
     cells = [(r["name"], ", ".join(r["needs"]), r["range"]) for r in rows]
     print_result(options, rows, aligned([tuple(rows[0]), *cells], left=len(rows[0])))
 
@@ -222,16 +185,10 @@ def _report(
     return result
 
 
-def _remark(file: str, exported: Exported, cache: Path | None) -> None:
-    """Write to stderr what is missing: rows, traces and scores."""
-    totals = exported.totals
+def _remark(file: str, totals: Totals, unsent: int, cache: Path | None) -> None:
     remarks = [
         *([f"{file} has no rows: nothing was scored"] if not totals.rows else []),
-        *([f"{exported.unsent} traces could not be sent"] if exported.unsent else []),
-        *(
-            f"{backend} did not get {number} scores ({reason}); docs/backends.md"
-            for (backend, reason), number in exported.undelivered.items()
-        ),
+        *([f"{unsent} traces could not be sent"] if unsent else []),
     ]
     if totals.stopped:
         stopped = visible(f"stopped after {totals.rows} rows ({totals.stopped})")
@@ -254,32 +211,10 @@ def _kept(cache: Path | None) -> str:
     return f"finished scores are kept in {cache}: run the same command again to continue"
 
 
-def _backends(config: Config, options: argparse.Namespace, dataset: Dataset) -> Sequence[str]:
-    """Return the backends of ``--backend``, or else the configured ones, which are of live scoring.
-
-    If rows name no spans for the configured backends, stderr says that they get no scores.
-    """
-    if options.backend is not None:
-        given: Sequence[str] = options.backend
-        return given
-    if not config.backends or sdk_disabled():
-        return ()
-    if options.otlp == "off" and dataset.spanless is not None:
-        sys.stderr.write(
-            f"rag-eval-otel: {', '.join(config.backends)} (RAG_EVAL_BACKENDS) gets no scores,"
-            f" because row {dataset.spanless} names no span; --otlp sends a span for each row\n"
-        )
-        return ()
-    return config.backends
-
-
 def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
-    """Return the check of the conditions in ``options``; None if there is no condition."""
     for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
         if not all(map(names_in, given)):  # a variable that is not set: the gate would always pass
             raise ConfigError(f"{option} is empty: name a metric, as in {option} faithfulness=0.8")
-    if (options.baseline is None) != (not options.no_worse):
-        raise ConfigError("--baseline FILE and --no-worse METRIC need each other")
     if not options.no_worse and (options.level is not None or options.versions is not None):
         raise ConfigError("--level and --versions need --no-worse METRIC and --baseline FILE")
     # A metric without a drop gets the drop 0.

@@ -32,7 +32,6 @@ def add_all(parser: argparse._ActionsContainer, options: Options) -> None:
 
 
 def print_result(options: argparse.Namespace, result: object, text: str) -> None:
-    """Print ``text``, or with ``--json`` the ``result``."""
     as_json = options.form == "json"
     text = json.dumps(result, indent=2, ensure_ascii=False) if as_json else text
     sys.stdout.write(f"{text}\n")

@@ -45,10 +45,7 @@ _OPTIONS: Options = {
     "-o --output PAGE": ("write a page: .html", {"type": Path}),
     "--metric NAME": ("only this metric", {}),
     "--worst N": (
-        (
-            "show the N lowest scores of each metric, or with B the N turns that changed the most,"
-            f" each way (default: {_WORST})"
-        ),
+        f"show the N lowest scores, or with B the N largest changes each way (default: {_WORST})",
         {"type": count_up_to(_MOST_WORST), "default": _WORST},
     ),
     "--explanations": (
@@ -56,16 +53,10 @@ _OPTIONS: Options = {
         {"action": "store_const", "const": "on", "default": "off"},
     ),
     "--texts": (
-        (
-            "show question, contexts and answer of turns, where FILE has them (default: on if"
-            " content capture is on, else off; with B on)"
-        ),
+        "show texts of turns where FILE has them (default: as content capture; with B on)",
         {"choices": ("on", "off")},
     ),
-    "--trace-url URL": (
-        "link turns to their traces: 'http://localhost:16686/trace/{trace_id}'",
-        {},
-    ),
+    "--trace-url URL": ("link turns to traces: 'http://localhost:16686/trace/{trace_id}'", {}),
     "--versions": (
         "with B, any: compare also scores of other judges, metrics or prompts",
         {"choices": ("same", "any")},
