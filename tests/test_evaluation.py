@@ -9,12 +9,7 @@ import pytest
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeAuthError, JudgeRateLimitError
-from rag_eval_otel.evaluation import (
-    aevaluate,
-    evaluate,
-    failed_evaluation,
-    measurement_of,
-)
+from rag_eval_otel.evaluation import aevaluate, evaluate, failed_evaluation, measurement_of
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness, metric
 from rag_eval_otel.metrics.base import Metric

@@ -17,8 +17,19 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, StrictBool, StrictStr, create_model
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import Graded, Reply, grade_on, integer, number, one_of, within
-from rag_eval_otel.judge.tasks import GUIDELINE, AskLike, Kind, Rated
+from rag_eval_otel.judge.tasks import (
+    GUIDELINE,
+    AskLike,
+    Graded,
+    Kind,
+    Rated,
+    Reply,
+    grade_on,
+    integer,
+    number,
+    one_of,
+    within,
+)
 from rag_eval_otel.metrics.base import MISSING, BaseMetric, label_of, shown_texts, task_about
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score

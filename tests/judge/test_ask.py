@@ -19,8 +19,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.ask import Ask, group_tasks
-from rag_eval_otel.judge.replies import Rating, Statements
-from rag_eval_otel.judge.tasks import Judge, Task, may_share
+from rag_eval_otel.judge.tasks import Judge, Rating, Statements, Task, may_share
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge

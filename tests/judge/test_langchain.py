@@ -20,8 +20,7 @@ from apps.fakes import ScriptedChat, StallingChat
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.langchain import LangChainJudge
-from rag_eval_otel.judge.replies import Rating, Statements
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import Rating, Statements, Task
 from rag_eval_otel.types import Evaluation, Replies, Usage
 from support import GOOD, SAMPLE, good_parts
 

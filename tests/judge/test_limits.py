@@ -303,12 +303,7 @@ def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        JudgeTransportError("down"),
-        JudgeTimeoutError("hangs"),
-        RuntimeError("of a library"),
-    ],
+    "error", [JudgeTransportError("down"), JudgeTimeoutError("hangs"), RuntimeError("of a library")]
 )
 def test_an_outage_costs_five_failures_in_a_row(error: Exception) -> None:
     """One request after the other: five are sent, then probes, and the error says why."""
@@ -434,10 +429,7 @@ def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     told = [record.getMessage() for record in caplog.records]
     assert [
         line.startswith("rag_eval_otel: the judge m fails (transport, 5 in a row)") for line in told
-    ] == [
-        True,
-        False,
-    ] * 2
+    ] == [True, False] * 2
     assert told[1] == "rag_eval_otel: the judge m answers again"
     assert "sk-secret" not in caplog.text
 

@@ -21,20 +21,12 @@ from rag_eval_otel import aevaluate
 from rag_eval_otel import config as options_module
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeAuthError,
-    MissingDependencyError,
-)
+from rag_eval_otel.errors import ConfigError, JudgeAuthError, MissingDependencyError
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.models import (
-    build_embedder,
-    build_plain_judge,
-    chosen_models,
-)
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge, chosen_models
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.replies import Rating
+from rag_eval_otel.judge.tasks import Rating
 from rag_eval_otel.providers import PROVIDERS, Provider
 from rag_eval_otel.types import Replies
 from support import SAMPLE

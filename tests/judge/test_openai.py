@@ -26,21 +26,12 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge, SchemaMode
-from rag_eval_otel.judge.replies import Rating, Reply, Statements
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
 from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder
 from rag_eval_otel.types import Replies, Usage
-from support import (
-    GOOD,
-    SAMPLE,
-    drawings_asked,
-    good_parts,
-    in_turn,
-    names_asked,
-    text_asked,
-)
+from support import GOOD, SAMPLE, drawings_asked, good_parts, in_turn, names_asked, text_asked
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 CONTEXT = questions.context_relevance(Q, C, voice=1)

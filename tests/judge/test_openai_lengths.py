@@ -17,8 +17,7 @@ from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.replies import Rating
-from rag_eval_otel.judge.tasks import Kind, Task, most_tokens
+from rag_eval_otel.judge.tasks import Kind, Rating, Task, most_tokens
 from support import SAMPLE, good_parts
 
 CONTEXT = questions.context_relevance(SAMPLE.question, SAMPLE.context_texts, voice=1)

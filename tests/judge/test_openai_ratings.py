@@ -15,8 +15,7 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge, with_expectations
-from rag_eval_otel.judge.replies import Rating
-from rag_eval_otel.judge.tasks import CONTEXT_RELEVANCE
+from rag_eval_otel.judge.tasks import CONTEXT_RELEVANCE, Rating
 from rag_eval_otel.metrics import Correctness, Rubric, metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.types import Sample, Score
@@ -84,11 +83,7 @@ def measured(
         judge = OpenAIJudge("judge-1", base_url=server.base_url, api_key="none", retries=0)
         evaluation = asyncio.run(
             aevaluate(
-                SAMPLE,
-                [metric],
-                judge=judge,
-                embedder=HashingEmbedder(),
-                explanations=explanations,
+                SAMPLE, [metric], judge=judge, embedder=HashingEmbedder(), explanations=explanations
             )
         )
         return evaluation.scores[0], [request.body for request in server.requests]

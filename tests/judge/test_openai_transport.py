@@ -108,9 +108,7 @@ def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @pytest.mark.usefixtures("transport")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # for the connections of the loops
-def test_an_event_loop_that_is_closed_early_logs_no_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_event_loop_that_is_closed_early_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
     """A loop that does not shut down its generators is common in scripts, and loses nothing."""
     with ScriptedOpenAI(lambda _: "yes") as server:
         client = client_of(server.base_url)

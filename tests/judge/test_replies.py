@@ -8,17 +8,17 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import (
+from rag_eval_otel.judge.tasks import (
     Accuracy,
     FivePoint,
     Graded,
+    Kind,
     Rating,
     Reply,
     TwoMarks,
     UnitRating,
     grade_on,
 )
-from rag_eval_otel.judge.tasks import Kind
 from scoring import GOOD, spoilt
 
 KINDS: list[Kind[Any]] = [

@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 import questions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import (
+from rag_eval_otel.judge.tasks import (
+    Kind,
     Rating,
+    Task,
+    check_examples,
+    example_of,
+    may_share,
 )
-from rag_eval_otel.judge.tasks import Kind, Task, check_examples, example_of, may_share
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 import questions
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import Rating, Reply, ReverseQuestion, Statements, Useful
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.wire import (
-    compose,
-    prompt_hash,
-    prompt_text,
-    read_parts,
-)
+from rag_eval_otel.judge.tasks import Rating, Reply, ReverseQuestion, Statements, Task, Useful
+from rag_eval_otel.judge.wire import compose, prompt_hash, prompt_text, read_parts
 from rag_eval_otel.untrusted import harmless
 from support import DRAWINGS, GOOD
 
@@ -61,7 +55,7 @@ def test_material_is_shown_once_and_in_order() -> None:
     """Tasks that share a request share its texts: the contexts first, and all after the tasks."""
     user = sent(*MIXED)
     assert re.findall(r"^\[c0de (.*)\]$", user, flags=re.MULTILINE) == [
-        *("contexts 1", "contexts 2", "question", "answer", "end"),
+        *("contexts 1", "contexts 2", "question", "answer", "end")
     ]
     assert user.index("# statements") < user.index("Reply: ") < user.index("CODE is c0de")
 

@@ -330,10 +330,7 @@ def test_examples_are_part_of_the_version(name: str) -> None:
         (AnswerCorrectness(), AnswerCorrectness(weights=(1, 0))),
         (SemanticSimilarity(), SemanticSimilarity(mode="euclidean")),
         (SemanticSimilarity(), SemanticSimilarity(rule="threshold")),
-        (
-            SemanticSimilarity(rule="threshold"),
-            SemanticSimilarity(rule="threshold", threshold=0.9),
-        ),
+        (SemanticSimilarity(rule="threshold"), SemanticSimilarity(rule="threshold", threshold=0.9)),
         (Rubric(), Rubric(levels={0: "No.", 1: "Yes."})),
         (Rubric(), Rubric(inputs=("answer",))),
         (Guideline(), Guideline(guidelines="Be brief.")),

@@ -164,10 +164,7 @@ def test_our_own_names_stay_ours() -> None:
     [
         ("broken", "the metric 'broken' \\(polite_metrics:broken\\) could not be made: .*argument"),
         ("absent", "the metric 'absent' \\(polite_metrics:absent\\) could not be imported"),
-        (
-            "gone",
-            "\\(no_such_module_anywhere:thing\\) could not be imported: No module",
-        ),
+        ("gone", "\\(no_such_module_anywhere:thing\\) could not be imported: No module"),
         ("nothing", "is no metric: it has no name, needs, measure"),
         ("rudeness", "unknown metric 'rudeness'.*There are: .*politeness"),
     ],
