@@ -397,21 +397,6 @@ def test_requests_that_run_out_of_time_open_the_breaker() -> None:
     assert set(server.endpoint.state.attempts) == {"timeout"}
 
 
-def test_an_attempt_that_began_too_late_is_no_failure() -> None:
-    """A judge that takes 2 s is not down because turns have a second left when they ask it."""
-
-    async def use(server: Server) -> None:
-        server.seconds = 2.0
-        await server.ask()
-        for _ in range(20):
-            with scope(deadline=deadline_after(1, clock=server.clock)):
-                await server.ask()
-
-    _, server = run(use)
-    assert (len(server.at), server.endpoint.state.openings) == (21, 0)
-    assert server.endpoint.state.attempts == {"ok": 1, "cancelled": 20}
-
-
 def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Two outages an hour apart give two lines each, without what the server said."""
 
@@ -566,21 +551,13 @@ def test_a_wrapped_client_pauses_all_callers() -> None:
         ({"retry-after": "-5"}, 0),
         ({"retry-after": "inf"}, None),
         ({"retry-after": "soon"}, None),
-        ({"retry-after": "3", "retry-after-ms": "250"}, 0.25),
         ({"retry-after": "Sun, 06 Nov 1994 08:49:57 GMT"}, 20),
         ({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}, 0),
-        (
-            {
-                "retry-after": "Sun, 06 Nov 1994 09:00:00 GMT",
-                "date": "Sun, 06 Nov 1994 08:59:00 GMT",
-            },
-            60,
-        ),
         ({"retry-after": "Sun, 99 Nov 1994 08:49:57 GMT"}, None),
     ],
 )
 def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
-    """A date is compared with the server's own clock, if it tells the time."""
+    """A date is compared with the clock; what cannot be read is no pause."""
     assert retry_after(headers, now=lambda: 784111777.0) == seconds
 
 
