@@ -359,10 +359,12 @@ def test_a_request_that_waits_for_a_probe_in_vain_says_so() -> None:
     async def use(server: Server) -> tuple[str | Exception, float]:
         await server.ask_many(5)
         server.seconds = 1000.0
-        asyncio.ensure_future(server.ask()).add_done_callback(lambda _: None)
+        probe = asyncio.ensure_future(server.ask())
         await asyncio.sleep(1)
         with scope(deadline=deadline_after(20, clock=server.clock)):
-            return await server.ask(), server.clock()
+            found = await server.ask(), server.clock()
+        probe.cancel()
+        return found
 
     limits = Limits(retries=0, failures=5, timeout=None)
     (result, now), _ = run(
