@@ -262,9 +262,7 @@ def _content(payload: Mapping[str, Any]) -> str:
 
 
 # The mean of the scale under the probabilities of tokens agrees better with people than the token.
-
 _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
-_RATING = re.compile(r'"rating"\s*:\s*')
 
 
 def with_expectations(parts: Sequence[object], tasks: Tasks, *, choice: Any) -> tuple[object, ...]:
@@ -278,10 +276,14 @@ def with_expectations(parts: Sequence[object], tasks: Tasks, *, choice: Any) -> 
 def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
     if task.rated != "logprobs" or not isinstance(part, Graded):
         return part
-    position = _rating_at("".join(token["token"] for token in tokens), task.prompt)
-    ends = accumulate(len(token["token"]) for token in tokens)
-    token = next((one for one, end in zip(tokens, ends, strict=True) if position < end), None)
-    if position < 0 or token is None or _value(token["token"], task) != part.rating:
+    text = "".join(token["token"] for token in tokens)
+    name = re.escape(f'"{task.prompt}"')
+    rating = r'"rating"\s*:\s*'
+    start = rf"{name}\s*:\s*(?:{{\s*{rating})?" if re.search(name, text) else rating
+    place = re.search(rf"{start}(?=\d)", text)
+    ends = zip(tokens, accumulate(len(token["token"]) for token in tokens), strict=True)
+    token = next((token for token, end in ends if place and place.end() < end), {})
+    if _value(token.get("token"), task) != part.rating:
         return part
     total = mean = 0.0
     alternatives = token.get("top_logprobs")
@@ -291,19 +293,6 @@ def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]])
             total += math.exp(logprob)
             mean += value * math.exp(logprob)
     return part.expecting(mean / total) if total > 0 else part
-
-
-def _rating_at(text: str, name: str) -> int:
-    member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
-    start = member.end() if member else text.find("{")
-    if member and text[start] != "{":
-        return start
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, max(start, 0))
-    except ValueError:
-        return -1
-    rating = _RATING.search(text, start, end)
-    return rating.end() if rating else -1
 
 
 def _value(token: object, task: Task[Any]) -> float | None:

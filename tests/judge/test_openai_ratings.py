@@ -63,7 +63,7 @@ def completion(text: str, at_rating: Probabilities) -> dict[str, Any]:
 def answering(rating: int, at_rating: Probabilities, *, reason: str | None = None) -> Any:
     def answer(body: Mapping[str, Any]) -> HttpReply:
         schema = body["response_format"]["json_schema"]["schema"]
-        talkative = {name: {"reason": reason, "rating": rating} for name in names_asked(body)}
+        talkative = {name: {"rating": rating, "reason": reason} for name in names_asked(body)}
         reply = in_form(schema, rating) if reason is None else talkative
         return HttpReply(body=completion(json.dumps(reply), at_rating))
 
