@@ -9,7 +9,6 @@ import math
 import platform
 import re
 import sys
-import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -354,17 +353,13 @@ class OpenAIClient:
             self._options["api_version"] = version
         self._key_variable = provider.keys[0]
         self._given = client
-        self._know_no_clients()
+        self._clients: _Clients = {}
         call_in_child(self._leave_clients)
         _import_client()
 
-    def _know_no_clients(self) -> None:
-        self._clients: _Clients = {}
-        weakref.finalize(self, _close_late, self._clients)
-
     def _leave_clients(self) -> None:
         leave_to_parent(self._clients)
-        self._know_no_clients()
+        self._clients = {}
 
     @property
     def address(self) -> str:
@@ -399,7 +394,8 @@ class OpenAIClient:
             client = self._new_client()
             closing = _closing(client)
             await anext(closing)
-            _close_late(self._clients)
+            for closed in [other for other in self._clients if other.is_closed()]:
+                self._clients.pop(closed, None)
             self._clients[loop] = client, closing
         return self._clients[loop][0]
 
@@ -475,15 +471,6 @@ def usage_of(reply: object) -> Usage | None:
 def _count(found: object, name: str) -> int:
     value = found.get(name) if isinstance(found, dict) else None
     return max(0, int(value)) if isinstance(value, int | float) and math.isfinite(value) else 0
-
-
-def _close_late(clients: _Clients) -> None:
-    """Close the clients of closed event loops; without this, aiohttp logs an error later."""
-    for loop in [loop for loop in clients if loop.is_closed()]:
-        closing = clients.pop(loop)[0].close()
-        with suppress(StopIteration, RuntimeError):  # clients other than aiohttp's need the loop
-            closing.send(None)
-        closing.close()
 
 
 async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
