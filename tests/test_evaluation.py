@@ -9,9 +9,9 @@ import pytest
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeAuthError, JudgeRateLimitError
-from rag_eval_otel.evaluation import aevaluate, evaluate, failed_evaluation, measurement_of
+from rag_eval_otel.evaluation import aevaluate, evaluate, measurement_of
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
-from rag_eval_otel.metrics import METRIC_SETS, Faithfulness, metric
+from rag_eval_otel.metrics import Faithfulness, metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing import ManualClock
 from rag_eval_otel.testing.fakes import FakeJudge
@@ -41,13 +41,6 @@ class Own:
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.outcome  # type: ignore[no-any-return]
-
-
-def test_scores_come_in_the_order_asked_for() -> None:
-    """Each metric gives one score, in the order of the metrics."""
-    wanted = ["response_groundedness", Own(outcome=Score(name="own", value=1)), "faithfulness"]
-    names = [score.name for score in scored(wanted).scores]
-    assert names == ["response_groundedness", "own", "faithfulness"]
 
 
 def test_a_metric_may_be_measured_twice_under_two_names() -> None:
@@ -163,15 +156,6 @@ def test_an_embedder_that_fails_takes_one_metric_with_it() -> None:
     assert statuses == {**dict.fromkeys(DEFAULT), "answer_relevancy": "rate_limited"}
 
 
-def test_an_unparsable_judge_leaves_scores_undefined() -> None:
-    """A judge that makes no sense gives no number, which is no failure of ours."""
-    evaluation = scored(judge=FakeJudge(lambda _: None))
-    assert {(score.status, score.reason) for score in evaluation.scores} == {
-        ("undefined", "unparsable")
-    }
-    assert (evaluation.status, evaluation.reason) == ("unscored", "unparsable")
-
-
 @dataclass
 class Halting:
     """Answers until it is asked for the named prompt, and then never again."""
@@ -225,11 +209,3 @@ def test_cancelling_an_evaluation_ends_its_requests() -> None:
         return list(judge.given_up)
 
     assert asyncio.run(use()) == ["supported"]
-
-
-def test_a_failed_evaluation_asks_nobody() -> None:
-    """What is not evaluated at all still has a score with a reason for each metric."""
-    evaluation = failed_evaluation(METRIC_SETS["default"](), "shutdown")
-    assert [(s.name, s.status, s.reason) for s in evaluation.scores] == [
-        (name, "error", "shutdown") for name in DEFAULT
-    ]

@@ -45,9 +45,6 @@ def within_loop(use: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(main())
 
 
-# --- dedupe and share -----------------------------------------------------------------------------
-
-
 def test_a_question_asked_twice_is_asked_once() -> None:
     """Equal tasks get one reply, whether they wait together or come one after the other."""
     judge = FakeJudge(answers())
@@ -89,9 +86,6 @@ def test_grouping_keeps_every_task_and_every_rule(
     for request in requests:
         assert share_requests or len(request) == 1
         assert all(may_share(one, two) for one in request for two in request if one is not two)
-
-
-# --- repair ---------------------------------------------------------------------------------------
 
 
 def test_only_what_does_not_parse_is_asked_again() -> None:
@@ -150,9 +144,6 @@ def test_a_repair_keeps_nobody_else_waiting() -> None:
     assert isinstance(failure, JudgeTimeoutError)
 
 
-# --- failures -------------------------------------------------------------------------------------
-
-
 class Failing:
     """Raises, whatever it is asked."""
 
@@ -194,9 +185,6 @@ def test_a_judge_that_loses_count_is_not_believed(parts: tuple[object, ...]) -> 
     assert [str(reply) for reply in replies] == [
         f"the judge gave {len(parts)} replies to 2 tasks"
     ] * 2
-
-
-# --- giving up ------------------------------------------------------------------------------------
 
 
 class Switching:
@@ -261,9 +249,6 @@ def test_what_waits_is_not_sent_after_giving_up() -> None:
     assert isinstance(in_virtual_time(use), JudgeTimeoutError)
     assert judge.requests == []
     assert ask.ledger.usage == Usage()
-
-
-# --- waiting for what is under way ----------------------------------------------------------------
 
 
 class Watched(VirtualLoop):

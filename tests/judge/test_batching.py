@@ -175,8 +175,6 @@ def test_each_event_loop_has_requests_of_its_own() -> None:
     assert len(sent.texts) == 6
 
 
-# --- what each evaluation is charged --------------------------------------------------------------
-
 TURNS = 12
 
 

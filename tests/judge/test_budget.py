@@ -140,9 +140,6 @@ def test_64_threads_get_exactly_the_limit() -> None:
     assert sum(found) == 1000
 
 
-# --- the meter ------------------------------------------------------------------------------------
-
-
 async def metered(one: Budget | None, *attempts: Usage | BaseException) -> Meter:
     async with Meter(one, model="m", size=300, part="judge") as meter:
         for result in attempts:
@@ -253,9 +250,6 @@ def test_a_request_that_was_given_up_counts_once() -> None:
     assert [left for _, left in one.left()] == [2]
 
 
-# --- shares ---------------------------------------------------------------------------------------
-
-
 def test_shares_add_up_exactly() -> None:
     """Tokens are divided by weight into whole numbers that lose nothing."""
     usage = Usage(judge_requests=1, prompt_tokens=100, cached_tokens=64, completion_tokens=7)
@@ -281,8 +275,6 @@ def test_a_question_of_two_metrics_is_divided_among_them() -> None:
         "c": 0,
     }
 
-
-# --- Redis ----------------------------------------------------------------------------------------
 
 SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
 

@@ -206,9 +206,6 @@ def test_a_runnable_that_ends_in_a_model() -> None:
         assert asked(judge).parts == (Rating(rating=1),)
 
 
-# --- not traced -----------------------------------------------------------------------------------
-
-
 class Recorder(BaseCallbackHandler):
     """Counts what LangChain starts."""
 

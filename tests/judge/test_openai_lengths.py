@@ -117,9 +117,6 @@ def test_more_texts_and_reasons_allow_longer_replies() -> None:
     assert most_tokens([verdicts, own.task({"answer": "A"})]) is None
 
 
-# --- the size of replies --------------------------------------------------------------------------
-
-
 @contextmanager
 def endless(head: str, chunk: bytes) -> Iterator[tuple[str, list[int]]]:
     sent = [0]

@@ -88,9 +88,6 @@ def test_an_integer_too_large_for_a_float(number: int) -> None:
             reply.model_validate({"rating": number})
 
 
-# --- grades on levels of one's own ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("levels", "schema"),
     [

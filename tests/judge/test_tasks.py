@@ -37,9 +37,6 @@ def test_one_name_stands_for_one_text() -> None:
     assert not may_share(VERDICTS, questions.verdicts(C, ["Something else."]))
 
 
-# --- what is not of the sample --------------------------------------------------------------------
-
-
 def own(name: str, *inputs: str) -> Task[Any]:
     kind = Kind(prompt=f"custom_{name}", reply=Rating, inputs=inputs, instructions="Is it?")
     return kind.task(dict.fromkeys(inputs, A))
@@ -69,8 +66,6 @@ def test_contexts_one_by_one_share_a_request() -> None:
     assert may_share(one, JUDGED)
     assert not may_share(one, questions.statements("Another question?", A))
 
-
-# --- examples -------------------------------------------------------------------------------------
 
 SHOWN: dict[str, Any] = {"question": Q, "answer": A}
 GIVEN: dict[str, Any] = {"inputs": SHOWN, "outputs": {"statements": ["It is so.", "Thänks."]}}
