@@ -578,6 +578,22 @@ def test_a_request_that_is_cancelled_does_not_touch_a_breaker() -> None:
     assert failing(breaker, 1) == ["opened"]
 
 
+def test_pauses_between_probes_grow() -> None:
+    """A failed probe doubles the pause, up to the longest; the next opening starts small again."""
+    breaker = Breaker(OPENING)
+    failing(breaker, 3)
+    now, pauses = 0.0, []
+    for _ in range(8):
+        pauses.append(breaker.wait(now))
+        now += pauses[-1]
+        assert breaker.wait(now) == 0
+        assert breaker.ended("timeout", is_probe=True, now=now, draw=0.0) is None
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert breaker.ended("ok", is_probe=True, now=now, draw=0.0) == "closed"
+    failing(breaker, 3)
+    assert (breaker.wait(0), breaker.openings) == (0.5, 2)
+
+
 @pytest.mark.parametrize("outcome", ["ok", "bad_request"])
 def test_one_answer_closes_a_breaker(outcome: Outcome) -> None:
     """The reply to a request that was sent before the breaker opened shows that the server runs."""
