@@ -48,6 +48,7 @@ from rag_eval_otel.types import (
     Sample,
     Score,
     ScoreStatus,
+    Usage,
     Vectors,
 )
 from rag_eval_otel.untrusted import Redactor, suspicions
@@ -228,6 +229,10 @@ class Measurement:
         prices = partial(self.prices.cost_of, judge=(model, self.judge.model), embedder=embedder)
         model = model if revision is None else f"{model}.{revision}"
         remarks = _remarks(sample, cut, ask)
+
+        def cost(usage: Usage) -> float | None:
+            return prices(usage) if usage.tokens else None
+
         scores: list[Score] = []
         for metric, run, definition in zip(self.metrics, runs, self._definitions, strict=True):
             timeout = Score(name=metric.name, status="error", reason="timeout")
@@ -235,13 +240,13 @@ class Measurement:
             detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
             score = replace(score, detail=detail, version=f"{definition}/{model}")
             usage = spent[metric.name]
-            scores.append(replace(score, usage=usage, cost=prices(usage)))
+            scores.append(replace(score, usage=usage, cost=cost(usage)))
         return Evaluation(
             scores=tuple(scores),
             judge=ask.model,
             duration=self.clock() - started,
             usage=ledger.usage,
-            cost=prices(ledger.usage),
+            cost=cost(ledger.usage),
             currency=self.prices.currency,
             embedder=embedder if embeds else None,
             label_metrics=self.labelling,

@@ -69,13 +69,11 @@ class Prices:
         return _list_price(parts[-1]) if self.currency == "USD" else None
 
     def cost_of(self, usage: Usage, *, judge: tuple[str, ...], embedder: str) -> float | None:
-        """Return what ``usage`` costs, or None without tokens or a price, which is logged once.
+        """Return what ``usage`` costs, or None if a price is not known, which is logged once.
 
         ``judge`` are names of the judge's model: the first name with a price counts. The price of
         the ``embedder`` counts for embedded texts.
         """
-        if not usage.tokens:
-            return None
         judged = replace(usage, embedding_tokens=0)
         embedded = Usage(embedding_tokens=usage.embedding_tokens)
         total = 0.0
