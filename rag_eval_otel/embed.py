@@ -19,19 +19,10 @@ import numpy as np
 
 from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
 from rag_eval_otel.judge.ask import given_up
-from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.lexical import MAX_CHARACTERS, features
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.judge.openai import OpenAIClient
-from rag_eval_otel.judge.usage import (
-    Ledger,
-    Scope,
-    current_scope,
-    is_offline,
-    scope,
-    shared_by,
-    will_attempt,
-)
+from rag_eval_otel.judge.usage import Ledger, Scope, current_scope, name_of, scope, shared_by
 from rag_eval_otel.providers import provider_of
 from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
@@ -174,33 +165,27 @@ class HashingEmbedder:
         return rows
 
 
-def name_of(embedder: object) -> str:
-    model = getattr(embedder, "model", None)
-    return model if isinstance(model, str) else type(embedder).__name__
-
-
 class Embed:
     """Sends the texts that metrics want to embed to an embedder, in few requests for a sample."""
 
-    def __init__(self, embedder: Embedder, *, budget: Budget | None = None) -> None:
-        self.ledger = Ledger(None if is_offline(embedder) else budget)
+    def __init__(self, embedder: Embedder, ledger: Ledger | None = None) -> None:
+        self.ledger = ledger or Ledger()
         self._embedder = embedder
-        self.rows: dict[str, asyncio.Future[Vectors]] = {}  # by text
+        self._rows: dict[str, asyncio.Future[Vectors]] = {}  # by text
         self._waiting: list[str] = []
         self._requests: set[asyncio.Task[Vectors]] = set()
-        self.errors: list[BaseException] = []  # of requests that have failed
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
         for text in texts:
             self.ledger.ask(text)
         loop = asyncio.get_running_loop()
-        new = [text for text in dict.fromkeys(texts) if text not in self.rows]
+        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
         for text in new:
-            self.rows[text] = loop.create_future()
+            self._rows[text] = loop.create_future()
         if new and not self._waiting:
             loop.call_soon(self._send)
         self._waiting += new
-        return np.stack([await asyncio.shield(self.rows[text]) for text in texts])
+        return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
 
     def cancel(self) -> None:
         self._waiting = []
@@ -218,8 +203,7 @@ class Embed:
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
         sizes = {text: len(text) for text in texts}
-        name = name_of(self._embedder)
-        async with self.ledger.metered(sizes, model=name, part="embedder") as meter:
+        async with self.ledger.metered(sizes, self._embedder, part="embedder") as meter:
             rows = await self._embedder.embed(texts)
             meter.tell(Usage(embedding_requests=1))
         if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
@@ -231,12 +215,11 @@ class Embed:
         error = given_up() if request.cancelled() else request.exception()
         if error is None:
             for text, row in zip(texts, request.result(), strict=True):
-                self.rows[text].set_result(row)
+                self._rows[text].set_result(row)
             return
-        self.errors.append(error)
         for text in texts:
-            self.rows[text].set_exception(error)
-            self.rows[text].exception()  # seen, because nothing may wait for it
+            self._rows[text].set_exception(error)
+            self._rows[text].exception()  # seen, because nothing may wait for it
 
 
 @dataclass(slots=True, eq=False)
@@ -250,8 +233,7 @@ class _Part:
 @dataclass(slots=True)
 class _Queue:
     waiting: list[_Part] = field(default_factory=list)
-    under_way: int = 0
-    tasks: set[asyncio.Task[Vectors]] = field(default_factory=set)
+    requests: set[asyncio.Task[Vectors]] = field(default_factory=set)
 
 
 class Batches:
@@ -266,25 +248,15 @@ class Batches:
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        will_attempt()
         loop = asyncio.get_running_loop()
         queue = self._queues.setdefault(loop, _Queue())
-        if not queue.under_way and not queue.waiting:
-            return await self._sent(queue, texts)
-        part = _Part(texts, loop.create_future())
+        part, is_alone = _Part(texts, loop.create_future()), not (queue.requests or queue.waiting)
         queue.waiting.append(part)
-        if sum(len(each.texts) for each in queue.waiting) >= _MOST_TEXTS:
+        if is_alone or sum(len(p.texts) for p in queue.waiting) >= _MOST_TEXTS:
             self._flush(queue)
         elif len(queue.waiting) == 1:
             loop.call_later(_WINDOW, self._flush, queue)
         return await part.rows
-
-    async def _sent(self, queue: _Queue, texts: Sequence[str]) -> Vectors:
-        queue.under_way += 1
-        try:
-            return await self._send(texts)
-        finally:
-            queue.under_way -= 1
 
     def _flush(self, queue: _Queue) -> None:
         parts, queue.waiting = [part for part in queue.waiting if not part.rows.done()], []
@@ -296,19 +268,21 @@ class Batches:
 
     def _begin(self, queue: _Queue, parts: Sequence[_Part]) -> None:
         loop = parts[0].rows.get_loop()
-        task = parts[0].context.run(loop.create_task, self._rows(queue, parts))
-        queue.tasks.add(task)
-        task.add_done_callback(partial(self._deliver, queue, parts))
+        request = parts[0].context.run(loop.create_task, self._rows(parts))
+        queue.requests.add(request)
+        request.add_done_callback(partial(self._deliver, queue, parts))
 
-    async def _rows(self, queue: _Queue, parts: Sequence[_Part]) -> Vectors:
+    async def _rows(self, parts: Sequence[_Part]) -> Vectors:
         texts = [text for part in parts for text in part.texts]
         meters = [part.scope.meter for part in parts if part.scope.meter is not None]
         with scope(deadline=max(part.scope.deadline for part in parts)), shared_by(meters):
-            return await self._sent(queue, texts)
+            return await self._send(texts)
 
-    def _deliver(self, queue: _Queue, parts: Sequence[_Part], task: asyncio.Task[Vectors]) -> None:
-        queue.tasks.discard(task)
-        error = given_up() if task.cancelled() else task.exception()
+    def _deliver(
+        self, queue: _Queue, parts: Sequence[_Part], request: asyncio.Task[Vectors]
+    ) -> None:
+        queue.requests.discard(request)
+        error = given_up() if request.cancelled() else request.exception()
         may_be_of_one_text = isinstance(error, JudgeRequestError | UnparsableReplyError) or (
             isinstance(error, JudgeError) and error.status == _SERVER_ERROR
         )
@@ -320,4 +294,4 @@ class Batches:
             elif error is not None:
                 part.rows.set_exception(error)
             else:
-                part.rows.set_result(task.result()[end - len(part.texts) : end])
+                part.rows.set_result(request.result()[end - len(part.texts) : end])

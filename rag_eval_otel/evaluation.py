@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
 from rag_eval_otel import errors
-from rag_eval_otel.embed import Embed, name_of
+from rag_eval_otel.embed import Embed
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import outcome_of, status_of
@@ -31,7 +31,7 @@ from rag_eval_otel.judge.models import (
     chosen_prompts,
 )
 from rag_eval_otel.judge.tasks import Judge
-from rag_eval_otel.judge.usage import deadline_after, is_offline, scope, title_of
+from rag_eval_otel.judge.usage import Ledger, deadline_after, is_offline, name_of, scope
 from rag_eval_otel.judge.wire import clipped, prompt_hash
 from rag_eval_otel.log import class_name
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
@@ -40,20 +40,30 @@ from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.types import Embedder, Evaluation, Reason, Sample, Score, ScoreStatus, Usage
+from rag_eval_otel.types import (
+    Embedder,
+    EmbedFn,
+    Evaluation,
+    Reason,
+    Sample,
+    Score,
+    ScoreStatus,
+    Usage,
+    Vectors,
+)
 from rag_eval_otel.untrusted import Redactor, suspicions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
-Runs: TypeAlias = "Iterable[asyncio.Task[Score]]"
 AnyMetrics: TypeAlias = "Iterable[str | Metric | MetricFunction]"
 
 _log = LimitedLog()  # of all calls of `evaluate`
 _PATIENCE = 5.0  # most seconds that a question waits to share a request
 _WAITED = 0.25  # most of the timeout that a question waits
 _RETRIED = frozenset({"unparsable", "judge_incomplete"})
+_GRACE = 1.0  # seconds in which cancelled metrics may clean up
 _POLL = 0.2  # seconds; a signal just before a wait is handled after the wait
 
 
@@ -184,63 +194,65 @@ class Measurement:
     async def of_prepared(self, sample: Sample, cut: Mapping[str, int]) -> Evaluation:
         started = self.clock()
         patience = _PATIENCE if self.timeout is None else min(_PATIENCE, self.timeout * _WAITED)
+        ledger = Ledger(self.budget)
         ask = Ask(
             self.judge,
             share_requests=self.share_requests,
             repairs=self.repairs,
             patience=patience,
             reasons=self.explanations,
-            budget=self.budget,
+            ledger=ledger,
         )
-        embed = Embed(self.embedder, budget=self.budget)
+        embeds: list[Embed] = []  # one, if a metric asks for vectors
+
+        async def embed(texts: Sequence[str]) -> Vectors:
+            if not embeds:
+                embeds.append(Embed(self.embedder, ledger))
+            return await embeds[0](texts)
+
         # The tasks started here use the prompts and the time limit, too.
         with scope(prompts=self.prompts, deadline=deadline_after(self.timeout)):
-            coroutines = [self._run(metric, sample, ask, embed=embed) for metric in self.metrics]
-            runs = [*map(asyncio.ensure_future, coroutines)]
+            measured = (self._run(metric, sample, ask, embed=embed) for metric in self.metrics)
+            runs = [*map(asyncio.ensure_future, measured)]
         try:
             await asyncio.wait(runs, timeout=self.timeout)
         finally:
             for run in runs:
                 run.cancel()  # no effect on a run that is done
             ask.cancel()
-            embed.cancel()
-        await asyncio.wait(runs)
-        return self._evaluation(runs, ask, embed, remarks=_remarks(sample, cut, ask), since=started)
-
-    def _evaluation(
-        self, runs: Runs, ask: Ask, embed: Embed, *, remarks: Mapping[str, Any], since: float
-    ) -> Evaluation:
+            for each in embeds:
+                each.cancel()
+        await asyncio.wait(runs, timeout=_GRACE)
+        spent = ledger.shares(metric.name for metric in self.metrics)
         model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
         embedder = name_of(self.embedder)
         prices = partial(self.prices.cost_of, judge=(model, self.judge.model), embedder=embedder)
         model = model if revision is None else f"{model}.{revision}"
+        remarks = _remarks(sample, cut, ask)
 
         def cost(usage: Usage) -> float | None:
             return prices(usage) if usage.tokens else None
 
-        names = [metric.name for metric in self.metrics]
-        asked, embedded = ask.ledger.shares(names), embed.ledger.shares(names)
         scores: list[Score] = []
         for metric, run, definition in zip(self.metrics, runs, self._definitions, strict=True):
             timeout = Score(name=metric.name, status="error", reason="timeout")
-            score = timeout if run.cancelled() else run.result()
-            usage = asked[metric.name] + embedded[metric.name]
+            score = run.result() if run.done() and not run.cancelled() else timeout
             detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
             score = replace(score, detail=detail, version=f"{definition}/{model}")
+            usage = spent[metric.name]
             scores.append(replace(score, usage=usage, cost=cost(usage)))
-        usage = ask.ledger.usage + embed.ledger.usage
         return Evaluation(
             scores=tuple(scores),
             judge=ask.model,
-            duration=self.clock() - since,
-            usage=usage,
-            cost=cost(usage),
+            duration=self.clock() - started,
+            usage=ledger.usage,
+            cost=cost(ledger.usage),
             currency=self.prices.currency,
-            embedder=embedder if embed.rows else None,
+            embedder=embedder if embeds else None,
             label_metrics=self.labelling,
         )
 
-    async def _run(self, metric: Metric, sample: Sample, ask: Ask, *, embed: Embed) -> Score:
+    async def _run(self, metric: Metric, sample: Sample, ask: Ask, *, embed: EmbedFn) -> Score:
         try:
             try:
                 with scope(metric=metric.name):
@@ -255,16 +267,13 @@ class Measurement:
                 cause = type(error).__name__ + ("" if quotes else f": {error}")
                 return _failed(metric, error.reason, error, cause=cause)
         except Exception as error:  # noqa: BLE001  # a failed metric becomes a failed score
-            part = f"metric {metric.name}"
-            if any(failure is error for failure in ask.errors):
-                part = title_of("judge", self.judge)
-            elif any(failure is error for failure in embed.errors):
-                part = title_of("embedder", self.embedder)
-            self.log.write_error(part, error)
+            failed = (title for failure, title in ask.ledger.failures if failure is error)
+            title = next(failed, None)
+            self.log.write_error(title or f"metric {metric.name}", error)
             outcome = outcome_of(error)
             reason = "bad_request" if outcome == "not_found" else cast("Reason", outcome)
             # The message of the error may quote texts of the sample. A status is that of a model.
-            of_model = None if part == f"metric {metric.name}" else error
+            of_model = error if title else None
             return _failed(metric, reason, of_model, cause=class_name(type(error)))
 
     @cached_property
@@ -362,6 +371,8 @@ def run_now(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await task
 
     executor = Workers(1)
+    if not executor.prepare():
+        raise RuntimeError("no thread can be started, and an event loop runs on this thread")
     context = contextvars.copy_context()
     future: Future[T] = executor.submit(context.run, asyncio.run, cancellable())
     try:

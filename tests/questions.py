@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import (
+from rag_eval_otel.judge.tasks import (
     JudgedStatements,
     Rating,
     ReverseQuestion,
     Statements,
+    Task,
     Verdicts,
 )
-from rag_eval_otel.judge.tasks import Task
 
 
 def reverse_question(answer: str, *, draw: int) -> Task[ReverseQuestion]:

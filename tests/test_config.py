@@ -26,7 +26,7 @@ from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.export.attributes import score_attributes
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.replies import Useful, Verdict
+from rag_eval_otel.judge.tasks import Useful, Verdict
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.metrics import Correctness, with_thresholds
 from rag_eval_otel.sampling import SamplingRule

@@ -86,13 +86,6 @@ def test_hashed_rows_have_unit_length_or_none(texts: list[str]) -> None:
         assert length == pytest.approx(1.0) or (length == 0 and not says_something)
 
 
-def test_langchain_embeddings_are_rows() -> None:
-    """Any LangChain embeddings will do."""
-    texts = ["Refunds take 14 days.", "Nothing."]
-    rows = asyncio.run(LangChainEmbedder(WordEmbeddings()).embed(texts))
-    assert rows.tolist() == WordEmbeddings().embed_documents(texts)
-
-
 def embedded(
     answer: Callable[[str], Any], *texts: str, **options: Any
 ) -> tuple[Vectors, list[Any]]:

@@ -2,21 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
 
+from rag_eval_otel import evaluation as evaluation_module
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeAuthError, JudgeRateLimitError
-from rag_eval_otel.evaluation import (
-    aevaluate,
-    evaluate,
-    failed_evaluation,
-    measurement_of,
-)
+from rag_eval_otel.evaluation import aevaluate, evaluate, measurement_of
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
-from rag_eval_otel.metrics import METRIC_SETS, Faithfulness, metric
+from rag_eval_otel.metrics import Faithfulness, metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import EmbedFn, Evaluation, Replies, Sample, Score, Usage, Vectors
@@ -45,13 +42,6 @@ class Own:
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.outcome  # type: ignore[no-any-return]
-
-
-def test_scores_come_in_the_order_asked_for() -> None:
-    """Each metric gives one score, in the order of the metrics."""
-    wanted = ["response_groundedness", Own(outcome=Score(name="own", value=1)), "faithfulness"]
-    names = [score.name for score in scored(wanted).scores]
-    assert names == ["response_groundedness", "own", "faithfulness"]
 
 
 def test_a_metric_may_be_measured_twice_under_two_names() -> None:
@@ -167,15 +157,6 @@ def test_an_embedder_that_fails_takes_one_metric_with_it() -> None:
     assert statuses == {**dict.fromkeys(DEFAULT), "answer_relevancy": "rate_limited"}
 
 
-def test_an_unparsable_judge_leaves_scores_undefined() -> None:
-    """A judge that makes no sense gives no number, which is no failure of ours."""
-    evaluation = scored(judge=FakeJudge(lambda _: None))
-    assert {(score.status, score.reason) for score in evaluation.scores} == {
-        ("undefined", "unparsable")
-    }
-    assert (evaluation.status, evaluation.reason) == ("unscored", "unparsable")
-
-
 @dataclass
 class Halting:
     """Answers until it is asked for the named prompt, and then never again."""
@@ -231,9 +212,46 @@ def test_cancelling_an_evaluation_ends_its_requests() -> None:
     assert asyncio.run(use()) == ["supported"]
 
 
-def test_a_failed_evaluation_asks_nobody() -> None:
-    """What is not evaluated at all still has a score with a reason for each metric."""
-    evaluation = failed_evaluation(METRIC_SETS["default"](), "shutdown")
-    assert [(s.name, s.status, s.reason) for s in evaluation.scores] == [
-        (name, "error", "shutdown") for name in DEFAULT
-    ]
+class Stubborn(Own):
+    """A metric that goes on when it is cancelled."""
+
+    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
+        end = asyncio.get_running_loop().time() + 2
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(left)
+        return Score(name=self.name, value=1.0)
+
+
+def test_a_metric_that_ignores_its_cancellation_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no score in time; the evaluation ends after a moment of grace."""
+    monkeypatch.setattr(evaluation_module, "_GRACE", 0.05)
+
+    async def use() -> tuple[Evaluation, bool]:
+        loop = asyncio.get_running_loop()
+        options: Any = {"judge": "lexical", "embedder": "hashing", "timeout": 0.05}
+        began = loop.time()
+        evaluation = await aevaluate(SAMPLE, [Stubborn()], **options)
+        return evaluation, loop.time() - began < 1
+
+    evaluation, is_soon = asyncio.run(use())
+    assert (evaluation.scores[0].reason, is_soon) == ("timeout", True)
+
+
+def test_without_a_thread_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a running event loop, as in a notebook, nothing waits for ever."""
+    monkeypatch.setattr(evaluation_module.Workers, "prepare", lambda _: False)
+
+    async def use() -> None:
+        with pytest.raises(RuntimeError, match="no thread can be started"):
+            evaluate(SAMPLE, judge="lexical", embedder="hashing")
+
+    asyncio.run(use())
+
+
+def test_an_embedder_is_asked_only_for_metrics_that_need_it() -> None:
+    """Without such a metric, none is named in the evaluation."""
+    assert scored(["faithfulness"]).embedder is None
+    assert scored(["answer_relevancy"]).embedder == "hashing"

@@ -9,10 +9,8 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from rag_eval_otel import errors
-from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.replies import Reply
-from rag_eval_otel.judge.tasks import Judge, Task, may_share
-from rag_eval_otel.judge.usage import Ledger, is_offline
+from rag_eval_otel.judge.tasks import Judge, Reply, Task, may_share
+from rag_eval_otel.judge.usage import Ledger
 from rag_eval_otel.judge.wire import instructions_of
 
 R = TypeVar("R", bound=Reply)
@@ -37,9 +35,9 @@ class Ask:
         repairs: int = 1,
         patience: float = 5.0,
         reasons: bool = False,
-        budget: Budget | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        self.ledger = Ledger(None if is_offline(judge) else budget)
+        self.ledger = ledger or Ledger()
         self.model: str | None = None
         self.is_shortened = False
         self._judge = judge
@@ -47,7 +45,6 @@ class Ask:
         self._repairs = repairs
         self._patience = patience
         self._reasons = reasons
-        self.errors: list[BaseException] = []  # of requests that have failed
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -124,8 +121,6 @@ class Ask:
         self._requests.discard(request)
         self._events += 1
         error = given_up() if request.cancelled() else request.exception()
-        if error is not None:
-            self.errors.append(error)
         for task in group:
             if not self._outcomes[task].done():
                 self._outcomes[task].set_result(error)
@@ -149,7 +144,7 @@ class Ask:
     async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
         sizes = {_first(task): _size_of(task) for task in tasks}
         try:
-            async with self.ledger.metered(sizes, model=self._judge.model, part="judge") as meter:
+            async with self.ledger.metered(sizes, self._judge, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
                 meter.tell(replies.usage)
         except errors.JudgeTooLongError:

@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError, UnsuitableJudgeError
-from rag_eval_otel.judge import replies as say
+from rag_eval_otel.judge import tasks as say
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.types import Replies
 from rag_eval_otel.untrusted import normal_form

@@ -31,10 +31,8 @@ _BACK_OFF, _LONGEST_BACK_OFF = 0.5, 8.0  # seconds, before jitter
 _PROBE, _LONGEST_PROBE = 0.5, 30.0  # seconds until a probe; each failed probe doubles them
 _POLL = 0.05  # seconds between two looks at the breaker
 _FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts
-_SLOW = 2.0  # a request that takes so many times as long as usual has timed out
 _LATE = 0.05  # seconds; so long before its deadline, a request has timed out, or is given up
 _JITTER = 0.1  # largest part that is added to a pause, or taken from the time until a probe
-_RECENT = 0.2  # weight of a reply in the mean latency
 _RANDOM = random.SystemRandom()  # the global generator is seeded by applications
 
 
@@ -99,14 +97,12 @@ def retry_after_of(error: BaseException | None) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float | None:
-    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
-        with suppress(ValueError, TypeError):  # an exception of a user may have any headers
-            seconds = float(headers.get(name) or "") / unit
-            return max(0.0, seconds) if math.isfinite(seconds) else None
+    value = headers.get("retry-after")
+    with suppress(ValueError, TypeError):  # an exception of a user may have any headers
+        seconds = float(value or "")
+        return max(0.0, seconds) if math.isfinite(seconds) else None
     with suppress(ValueError, OverflowError, TypeError):
-        until = parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
-        sent = headers.get("date")
-        return max(0.0, until - (parsedate_to_datetime(sent).timestamp() if sent else now()))
+        return max(0.0, parsedate_to_datetime(value or "").timestamp() - now())
     return None
 
 
@@ -225,6 +221,7 @@ class _Attempt:
     is_probe: bool = False
     is_usable: bool = True
     began: float = 0.0
+    answered: int = 0  # replies to other requests until it began
     outcome: Outcome = "cancelled"
 
 
@@ -267,8 +264,6 @@ class Endpoint:
         self._attempts: Counter[Outcome] = Counter()
         self._returned = 0
         self._paused_until = self._paused_at = -math.inf
-        self._refusals = 0  # with 429, in a row; those of requests under way together are one
-        self._latency: float | None = None
         self._log = LimitedLog(clock=self._clock)
 
     def with_limits(self, limits: Mapping[str, Any]) -> Endpoint:
@@ -337,7 +332,7 @@ class Endpoint:
         if attempt.outcome == "rate_limited" and is_paused:
             self._returned += 1
             # While the server answers other requests of a dataset, a refusal uses up no try.
-            is_answering = self._latency is not None and self._refusals <= 1
+            is_answering = self._attempts["ok"] > attempt.answered
             return tries + (has_breaker or not is_answering)
         while tries < self.limits.retries:
             tries += 1
@@ -367,7 +362,7 @@ class Endpoint:
             with self._lock:
                 now = self._clock()
                 if self._paused_until <= now and not self._breaker.wait(now):
-                    attempt.began = now
+                    attempt.began, attempt.answered = now, self._attempts["ok"]
                     attempt.is_probe = self._breaker.is_probing = self._breaker.is_open
                     self._under_way.add(attempt)
                     if attempt.is_first:
@@ -414,19 +409,18 @@ class Endpoint:
             if attempt not in self._under_way:  # it began before a fork
                 return
             self._under_way.discard(attempt)
-            after = retry_after_of(error)
-            is_new = attempt.began >= self._paused_at
-            if outcome == "ok":
-                self._refusals = 0
-                mean = seconds if self._latency is None else self._latency
-                self._latency = mean + _RECENT * (seconds - mean)
-            if outcome == "rate_limited" or after is not None:
-                pause = self._pause(now, after, is_new=is_new)
             # Refusals of requests that were under way together are one failure.
-            if outcome != "rate_limited" or is_new or attempt.is_probe:
+            if outcome != "rate_limited" or attempt.began >= self._paused_at or attempt.is_probe:
                 draw, is_probe = self._draw(), attempt.is_probe
                 change = self._breaker.ended(outcome, is_probe=is_probe, now=now, draw=draw)
-            failures = self._breaker.failures
+            after, failures = retry_after_of(error), self._breaker.failures
+            if outcome == "rate_limited" or after is not None:
+                if attempt.began >= self._paused_at:
+                    self._paused_at = now
+                half = _back_off(max(1, failures)) / 2
+                pause = half * (1 + self._draw()) if after is None else after
+                jitter = self._draw() * min(1.0, _JITTER * pause)
+                self._paused_until = max(self._paused_until, now + min(pause, _DAY) + jitter)
         # Without the lock, because a handler of the application may block.
         if pause >= 1:
             line = "the %s is over its rate limit: no request for %.0f s"
@@ -442,24 +436,10 @@ class Endpoint:
     def _outcome(self, attempt: _Attempt, error: BaseException | None, *, now: float) -> Outcome:
         if error is None:
             return "ok" if attempt.is_usable else "unparsable"
-        outcome, seconds = outcome_of(error), now - attempt.began
-        if outcome not in {"cancelled", "timeout"}:
-            return outcome
-        full = math.inf if self.limits.timeout is None else self.limits.timeout
-        is_late = now >= attempt.deadline - _LATE
-        # An attempt that began shortly before the deadline says nothing about the server.
-        is_short = is_late and seconds < full and seconds < _SLOW * (self._latency or 0.0)
-        return "timeout" if (outcome == "timeout" or is_late) and not is_short else "cancelled"
-
-    def _pause(self, now: float, after: float | None, *, is_new: bool) -> float:
-        if is_new:
-            self._refusals += 1
-            self._paused_at = now
-        if after is None:
-            after = _back_off(max(1, self._refusals)) * (1 + self._draw()) / 2
-        jitter = self._draw() * min(1.0, _JITTER * after)
-        self._paused_until = max(self._paused_until, now + min(after, _DAY) + jitter)
-        return after
+        outcome = outcome_of(error)
+        # Whoever gives up a request at its deadline cancels it.
+        is_late = outcome == "cancelled" and now >= attempt.deadline - _LATE
+        return "timeout" if is_late else outcome
 
 
 def _back_off(tries: int) -> float:

@@ -14,8 +14,7 @@ import numpy as np
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import BY_EVIDENCE, EVEN, Answers, LexicalJudge
-from rag_eval_otel.judge.replies import Reply
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import Reply, Task
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Replies

@@ -9,7 +9,6 @@ import math
 import platform
 import re
 import sys
-import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -24,9 +23,8 @@ from pydantic import ValidationError
 from rag_eval_otel import errors
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after, status_of
-from rag_eval_otel.judge.replies import Graded
-from rag_eval_otel.judge.tasks import Task, most_tokens
-from rag_eval_otel.judge.usage import attempt, will_attempt
+from rag_eval_otel.judge.tasks import Graded, Task, most_tokens
+from rag_eval_otel.judge.usage import attempt
 from rag_eval_otel.judge.wire import Request, compose, read_parts
 from rag_eval_otel.log import address_of, log
 from rag_eval_otel.providers import Provider, SchemaMode, TokenLimit, provider_of
@@ -263,9 +261,7 @@ def _content(payload: Mapping[str, Any]) -> str:
 
 
 # The mean of the scale under the probabilities of tokens agrees better with people than the token.
-
 _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
-_RATING = re.compile(r'"rating"\s*:\s*')
 
 
 def with_expectations(parts: Sequence[object], tasks: Tasks, *, choice: Any) -> tuple[object, ...]:
@@ -279,10 +275,14 @@ def with_expectations(parts: Sequence[object], tasks: Tasks, *, choice: Any) -> 
 def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
     if task.rated != "logprobs" or not isinstance(part, Graded):
         return part
-    position = _rating_at("".join(token["token"] for token in tokens), task.prompt)
-    ends = accumulate(len(token["token"]) for token in tokens)
-    token = next((one for one, end in zip(tokens, ends, strict=True) if position < end), None)
-    if position < 0 or token is None or _value(token["token"], task) != part.rating:
+    text = "".join(token["token"] for token in tokens)
+    name = re.escape(f'"{task.prompt}"')
+    rating = r'"rating"\s*:\s*'
+    start = rf"{name}\s*:\s*(?:{{\s*{rating})?" if re.search(name, text) else rating
+    place = re.search(rf"{start}(?=\d)", text)
+    ends = zip(tokens, accumulate(len(token["token"]) for token in tokens), strict=True)
+    token = next((token for token, end in ends if place and place.end() < end), {})
+    if _value(token.get("token"), task) != part.rating:
         return part
     total = mean = 0.0
     alternatives = token.get("top_logprobs")
@@ -292,19 +292,6 @@ def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]])
             total += math.exp(logprob)
             mean += value * math.exp(logprob)
     return part.expecting(mean / total) if total > 0 else part
-
-
-def _rating_at(text: str, name: str) -> int:
-    member = re.search(rf'"{re.escape(name)}"\s*:\s*(?=[{{\d])', text)
-    start = member.end() if member else text.find("{")
-    if member and text[start] != "{":
-        return start
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, max(start, 0))
-    except ValueError:
-        return -1
-    rating = _RATING.search(text, start, end)
-    return rating.end() if rating else -1
 
 
 def _value(token: object, task: Task[Any]) -> float | None:
@@ -366,17 +353,13 @@ class OpenAIClient:
             self._options["api_version"] = version
         self._key_variable = provider.keys[0]
         self._given = client
-        self._know_no_clients()
+        self._clients: _Clients = {}
         call_in_child(self._leave_clients)
         _import_client()
 
-    def _know_no_clients(self) -> None:
-        self._clients: _Clients = {}
-        weakref.finalize(self, _close_late, self._clients)
-
     def _leave_clients(self) -> None:
         leave_to_parent(self._clients)
-        self._know_no_clients()
+        self._clients = {}
 
     @property
     def address(self) -> str:
@@ -387,7 +370,6 @@ class OpenAIClient:
         return address_of(str(next(filter(None, named), "")))
 
     async def open(self) -> None:
-        will_attempt()
         with judge_errors(self._key_variable):
             await self._client()
 
@@ -412,7 +394,8 @@ class OpenAIClient:
             client = self._new_client()
             closing = _closing(client)
             await anext(closing)
-            _close_late(self._clients)
+            for closed in [other for other in self._clients if other.is_closed()]:
+                self._clients.pop(closed, None)
             self._clients[loop] = client, closing
         return self._clients[loop][0]
 
@@ -488,15 +471,6 @@ def usage_of(reply: object) -> Usage | None:
 def _count(found: object, name: str) -> int:
     value = found.get(name) if isinstance(found, dict) else None
     return max(0, int(value)) if isinstance(value, int | float) and math.isfinite(value) else 0
-
-
-def _close_late(clients: _Clients) -> None:
-    """Close the clients of closed event loops; without this, aiohttp logs an error later."""
-    for loop in [loop for loop in clients if loop.is_closed()]:
-        closing = clients.pop(loop)[0].close()
-        with suppress(StopIteration, RuntimeError):  # clients other than aiohttp's need the loop
-            closing.send(None)
-        closing.close()
 
 
 async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:

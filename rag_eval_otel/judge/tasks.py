@@ -1,19 +1,280 @@
-"""The questions of metrics, as typed tasks: a `Task` is a `Kind` with the texts of one sample."""
+"""What metrics ask: a `Task` is a `Kind` of question with the texts of one sample.
+
+Here are also the pydantic models of the replies, which check the bounds of numbers. Servers get
+only types and, for short scales, the allowed values, because they differ in the rest.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from pydantic import ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PrivateAttr,
+    StrictBool,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge import replies as say
 from rag_eval_otel.types import Replies
 
-R = TypeVar("R", bound=say.Reply)
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_QUOTED = 50  # characters of a refused value that an error message quotes
+_EVEN = 0.5  # the least probability of a yes
+
+
+def integer(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"must be an integer, not {repr(value)[:_QUOTED]}")  # noqa: TRY004
+    whole = isinstance(value, float) and value.is_integer()  # False for infinity and NaN
+    return int(value) if whole else value
+
+
+def number(value: object) -> float:
+    with suppress(OverflowError):  # a large integer in JSON
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    raise ValueError(f"must be a number, not {repr(value)[:_QUOTED]}")
+
+
+def within(low: float, high: float) -> Callable[[object], float]:
+    def check(value: object) -> float:
+        rating = number(value)
+        if not low <= rating <= high:
+            raise ValueError(f"must be from {low:g} to {high:g}, not {value!r}")
+        return rating
+
+    return check
+
+
+def one_of(levels: Sequence[float]) -> Any:
+    def check(value: object) -> float:
+        rating = number(value)
+        if rating not in levels:
+            allowed = ", ".join(f"{level:g}" for level in levels)
+            raise ValueError(f"must be one of {allowed}, not {value!r}")
+        return rating
+
+    plain = [int(level) if float(level).is_integer() else level for level in levels]
+    kind = "integer" if all(isinstance(level, int) for level in plain) else "number"
+    return Annotated[float, BeforeValidator(check), WithJsonSchema({"type": kind, "enum": plain})]
+
+
+Flag: TypeAlias = Annotated[Literal[0, 1], BeforeValidator(integer)]
+Level: TypeAlias = Annotated[Literal[0, 1, 2], BeforeValidator(integer)]
+_POSITION = WithJsonSchema({"type": "integer", "position": True})
+Index: TypeAlias = Annotated[int, BeforeValidator(integer), _POSITION]
+"""The number (from 1) of the text that an entry of a reply judges; judges are not asked for it."""
+Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
+Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
+
+
+_CLOSED: dict[str, Any] = {"additionalProperties": False}
+
+
+class Reply(BaseModel):
+    """A judge's reply to one task. A number outside the allowed range is refused."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, json_schema_extra=_CLOSED)
+
+
+class Judged(Reply):
+    """A verdict, yes or no, of a judge, with the probability of a yes if the judge computes it."""
+
+    if TYPE_CHECKING:  # subclasses declare it after their reason: judges write in this order
+
+        @property
+        def verdict(self) -> int:
+            """1 for a yes, 0 for a no."""
+
+    _probability: float | None = PrivateAttr(default=None)
+
+    @property
+    def probability(self) -> float:
+        """The probability that the verdict is yes; 0 or 1 if the judge gave only a verdict."""
+        return float(self.verdict) if self._probability is None else self._probability
+
+    @property
+    def is_graded(self) -> bool:
+        return self._probability is not None
+
+    @classmethod
+    def graded(cls, probability: float, **said: Any) -> Self:
+        verdict = cls(**{"verdict": 1 if probability >= _EVEN else 0, **said})
+        verdict._probability = within(0, 1)(probability)
+        return verdict
+
+
+class ReverseQuestion(Reply):
+    """A question that the judge generated from an answer, and whether the answer is evasive."""
+
+    question: StrictStr
+    noncommittal: Flag
+
+
+class Statements(Reply):
+    statements: list[StrictStr]
+
+
+class Verdict(Judged):
+    """Whether statement number ``index`` (from 1) follows from the contexts."""
+
+    index: Index
+    reason: StrictStr = ""
+    verdict: Flag
+
+
+class Verdicts(Reply):
+    verdicts: list[Verdict]
+
+
+class Sentence(Judged):
+    """The verdict on sentence number ``index`` of an answer: 1 supported, 0 not, 2 no claim."""
+
+    index: Index
+    reason: StrictStr = ""
+    verdict: Level
+
+
+class SupportedSentences(Reply):
+    verdicts: list[Sentence]
+
+
+class JudgedStatement(Judged):
+    statement: StrictStr
+    reason: StrictStr = ""
+    verdict: Flag
+
+
+class JudgedStatements(Reply):
+    statements: list[JudgedStatement]
+
+
+class ComparedStatements(Reply):
+    """Claims of answer and reference; each verdict says if the other text states the claim too."""
+
+    answer_statements: list[JudgedStatement]
+    reference_statements: list[JudgedStatement]
+
+
+class RelevantStatements(Reply):
+    """Sentences that the judge copied from the contexts because the question needs them."""
+
+    relevant_statements: list[StrictStr]
+
+
+class RelevantContexts(Reply):
+    """The numbers (from 1) of the contexts with a sentence that is needed for the answer."""
+
+    numbers: list[Annotated[int, BeforeValidator(integer)]]
+
+
+class Useful(Judged):
+    """Verdict: was one context useful to arrive at the answer (or at the reference)?"""
+
+    reason: StrictStr = ""
+    verdict: Flag
+
+
+class Similarity(Reply):
+    """How similar generated question number ``index`` is to the user's question, from 0 to 1."""
+
+    index: Index
+    similarity: Unit
+
+
+class Similarities(Reply):
+    similarities: list[Similarity]
+
+
+class SubQuestions(Reply):
+    sub_questions: list[StrictStr]
+
+
+class Intent(Reply):
+    intent: StrictStr
+
+
+class UnitRating(Reply):
+    rating: Unit
+    reason: StrictStr = ""
+
+
+class TwoFlags(Reply):
+    """Two flags, 0 or 1, for an answer: it is on the subject; it has the perspective asked for."""
+
+    subject: Flag
+    focus: Flag
+    reason: StrictStr = ""
+
+
+class TwoMarks(Reply):
+    """Two marks, 0 to 2, for contexts: they are on the subject; they suffice for an answer."""
+
+    subject: Mark
+    sufficiency: Mark
+    reason: StrictStr = ""
+
+
+class Decision(Reply):
+    passing: StrictBool
+    reason: StrictStr = ""
+
+
+class Graded(Reply):
+    """A judge's rating, before the reason, because judges then agree more with people."""
+
+    rating: float
+    reason: StrictStr = ""
+    _expected: float | None = PrivateAttr(default=None)
+
+    @property
+    def expected(self) -> float | None:
+        return self._expected
+
+    def expecting(self, value: float) -> Graded:
+        copy = self.model_copy()
+        copy._expected = value  # noqa: SLF001  # its own class
+        return copy
+
+
+class Rating(Graded):
+    rating: Level
+
+
+class Accuracy(Graded):
+    """A judge's rating of how far an answer agrees with the reference: 0, 2 or 4."""
+
+    rating: Annotated[Literal[0, 2, 4], BeforeValidator(integer)]
+
+
+class FivePoint(Graded):
+    """A judge's grade of an answer from 1 to 5, which need not be a whole number."""
+
+    rating: Annotated[float, BeforeValidator(within(1, 5))]
+
+
+@lru_cache(maxsize=1024)
+def grade_on(*levels: float) -> type[Graded]:
+    """Return a subclass of `Graded` for ratings out of ``levels``; equal levels give one class."""
+    return create_model("Grade", __base__=Graded, rating=(one_of(levels), ...))
+
+
+R = TypeVar("R", bound=Reply)
 Input: TypeAlias = "tuple[str, str | tuple[str, ...]]"
 Rated: TypeAlias = Literal["integer", "logprobs"]
 """How a rating is read: as a number, or as the mean weighted by probabilities of tokens."""
@@ -33,6 +294,9 @@ _MOST_TOKENS = 16_384  # what many models can write at most
 
 _OPEN: frozenset[str] = frozenset({"question", "contexts", "answer"})
 """Fields of the sample that a request may show even if one of its tasks does not need them."""
+
+
+_SHOWN_TEXTS = TypeAdapter(dict[str, StrictStr | tuple[StrictStr, ...]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +339,7 @@ class Kind(Generic[R]):
         rated: Rated = "integer",
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
-        fitting = (example_of(self, example) for example in examples)
-        kept = tuple(example for example in fitting if example)
+        kept = tuple(filter(None, (example_of(self, example) for example in examples)))
         inputs = _inputs(self, shown)
         return Task(kind=self, inputs=inputs, draw=draw, rated=rated, examples=kept)
 
@@ -140,7 +403,7 @@ def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
     return min(total, _MOST_TOKENS)
 
 
-def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
+def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
     if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
         return False
     if (one.shows ^ other.shows) - _OPEN:
@@ -156,19 +419,13 @@ def may_share(one: Task[say.Reply], other: Task[say.Reply]) -> bool:
 
 def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
     try:
-        shown, outputs = example["inputs"], example["outputs"]
+        shown, outputs = _SHOWN_TEXTS.validate_python(example["inputs"]), example["outputs"]
         kind.reply.model_validate(outputs)
+        fits = set(shown) <= set(kind.inputs) and set(outputs) <= set(kind.reply.model_fields)
         reply = json.dumps(outputs, ensure_ascii=False)
     except (KeyError, TypeError, ValidationError):
         return None
-    if not isinstance(shown, Mapping) or not shown:
-        return None
-    lists = (value if isinstance(value, list | tuple) else [value] for value in shown.values())
-    if not all(isinstance(text, str) for texts in lists for text in texts):
-        return None
-    if not (set(shown) <= set(kind.inputs) and set(outputs) <= set(kind.reply.model_fields)):
-        return None
-    return Example(inputs=_inputs(kind, shown), outputs=reply)
+    return Example(inputs=_inputs(kind, shown), outputs=reply) if shown and fits else None
 
 
 def fitting(examples: Iterable[Any], kinds: Sequence[Kind[Any]]) -> list[Mapping[str, Any]]:
@@ -218,44 +475,43 @@ def _two_voices(family: str, reply: type[R], inputs: str) -> tuple[Kind[R], ...]
 
 
 _OTHERS = frozenset({"question", "contexts"})
-_Judged = say.JudgedStatements
-REVERSE_QUESTION = _kind("reverse_question", say.ReverseQuestion, "answer", blind_to=_OTHERS)
-SIMILARITIES = _kind("similarities", say.Similarities, "question questions", each="questions")
-DIRECT_RELEVANCY = _kind("direct_relevancy", say.UnitRating, "question answer")
-SUB_QUESTIONS = _kind("sub_questions", say.SubQuestions, "question", repeats="question")
-ADDRESSED = _kind("addressed", say.Verdicts, "sub_questions answer", each="sub_questions")
-INTENT = _kind("intent", say.Intent, "question")
-INTENT_FULFILMENT = _kind("intent_fulfilment", say.UnitRating, "intent answer")
-ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", say.TwoFlags, "question answer")
-GUIDELINE = _kind("guideline", say.Decision, "question answer guidelines")
-CONTEXT_RELEVANCE = _two_voices("context_relevance", say.Rating, "question contexts")
+REVERSE_QUESTION = _kind("reverse_question", ReverseQuestion, "answer", blind_to=_OTHERS)
+SIMILARITIES = _kind("similarities", Similarities, "question questions", each="questions")
+DIRECT_RELEVANCY = _kind("direct_relevancy", UnitRating, "question answer")
+SUB_QUESTIONS = _kind("sub_questions", SubQuestions, "question", repeats="question")
+ADDRESSED = _kind("addressed", Verdicts, "sub_questions answer", each="sub_questions")
+INTENT = _kind("intent", Intent, "question")
+INTENT_FULFILMENT = _kind("intent_fulfilment", UnitRating, "intent answer")
+ANSWER_RELEVANCY_RUBRIC = _kind("answer_relevancy_rubric", TwoFlags, "question answer")
+GUIDELINE = _kind("guideline", Decision, "question answer guidelines")
+CONTEXT_RELEVANCE = _two_voices("context_relevance", Rating, "question contexts")
 RELEVANT_STATEMENTS = _kind(
-    "relevant_statements", say.RelevantStatements, "question contexts", repeats="contexts"
+    "relevant_statements", RelevantStatements, "question contexts", repeats="contexts"
 )
-RELEVANT_CONTEXTS = _kind("relevant_contexts", say.RelevantContexts, "question contexts")
-CONTEXT_STATEMENTS = _kind("context_statements", _Judged, "question contexts", repeats="contexts")
-CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", say.TwoMarks, "question contexts")
-USEFUL_FOR_ANSWER = _kind("useful_for_answer", say.Useful, "question context answer")
-USEFUL_FOR_REFERENCE = _kind("useful_for_reference", say.Useful, "question context reference")
-STATEMENTS = _kind("statements", say.Statements, "question answer", repeats="answer")
-VERDICTS = _kind("verdicts", say.Verdicts, "contexts statements", each="statements")
-SUPPORTED = _kind(
-    "supported", say.SupportedSentences, "question contexts sentences", each="sentences"
+RELEVANT_CONTEXTS = _kind("relevant_contexts", RelevantContexts, "question contexts")
+CONTEXT_STATEMENTS = _kind(
+    "context_statements", JudgedStatements, "question contexts", repeats="contexts"
 )
+CONTEXT_RELEVANCY_RUBRIC = _kind("context_relevancy_rubric", TwoMarks, "question contexts")
+USEFUL_FOR_ANSWER = _kind("useful_for_answer", Useful, "question context answer")
+USEFUL_FOR_REFERENCE = _kind("useful_for_reference", Useful, "question context reference")
+STATEMENTS = _kind("statements", Statements, "question answer", repeats="answer")
+VERDICTS = _kind("verdicts", Verdicts, "contexts statements", each="statements")
+SUPPORTED = _kind("supported", SupportedSentences, "question contexts sentences", each="sentences")
 JUDGED_STATEMENTS = _kind(
-    "judged_statements", _Judged, "question answer contexts", repeats="answer"
+    "judged_statements", JudgedStatements, "question answer contexts", repeats="answer"
 )
-GROUNDEDNESS = _two_voices("groundedness", say.Rating, "answer contexts")
-RESPONSE_SUPPORTED = _kind("response_supported", say.Decision, "answer contexts")
-CONTEXT_AGREEMENT = _kind("context_agreement", say.Decision, "question answer contexts")
+GROUNDEDNESS = _two_voices("groundedness", Rating, "answer contexts")
+RESPONSE_SUPPORTED = _kind("response_supported", Decision, "answer contexts")
+CONTEXT_AGREEMENT = _kind("context_agreement", Decision, "question answer contexts")
 REFERENCE_STATEMENTS = _kind(
-    "reference_statements", _Judged, "question contexts reference", repeats="reference"
+    "reference_statements", JudgedStatements, "question contexts reference", repeats="reference"
 )
 COMPARED_STATEMENTS = _kind(
     "compared_statements",
-    say.ComparedStatements,
+    ComparedStatements,
     "question answer reference",
     repeats="answer reference",
 )
-ACCURACY = _two_voices("accuracy", say.Accuracy, "question answer reference")
-CORRECTNESS = _kind("correctness", say.FivePoint, "question answer reference")
+ACCURACY = _two_voices("accuracy", Accuracy, "question answer reference")
+CORRECTNESS = _kind("correctness", FivePoint, "question answer reference")

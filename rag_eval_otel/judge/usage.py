@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
@@ -59,11 +59,14 @@ def is_offline(model: object) -> bool:
     return getattr(model, "is_offline", False) is True
 
 
+def name_of(model: object) -> str:
+    name = getattr(model, "model", None)
+    return name if isinstance(name, str) else type(model).__name__
+
+
 def title_of(part: Part, model: object) -> str:
     title = getattr(getattr(model, "endpoint", None), "title", None)
-    names = (title, *(getattr(model, name, None) for name in ("title", "model")))
-    name = next(filter(None, names), type(model).__name__)
-    return name if title else f"{part} {name}"
+    return title or f"{part} {getattr(model, 'title', None) or name_of(model)}"
 
 
 @dataclass(slots=True)
@@ -87,60 +90,80 @@ class Meter:
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
-        self.usage = Usage()
         self.budget, self.model, self.size, self.part = budget, model, size, part
+        self.usage = Usage()
+        self.error: BaseException | None = None
         self.is_closed = False
+        self.assumed = 1  # attempts, if none is counted
         self._unused: Reservation | None = None
         self._is_told = False
-        self.assumed = 1  # attempts, if none is counted; 0 if the client calls `attempt`
-        self.begun = self._ended = 0
+        self._begun = self._ended = 0
 
     async def __aenter__(self) -> Self:
-        self._unused = await self.reserve()
-        self._scope = scope(meter=self)
-        self._scope.__enter__()
+        self._unused = await self._reserve()
+        self._token = _SCOPE.set(replace(_SCOPE.get(), meter=self))
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._scope.__exit__(None, None, None)
-        self.is_closed = True
-        if error is not None and self.assumed and not self.begun:
+        _SCOPE.reset(self._token)
+        self.is_closed, self.error = True, error
+        if error is not None and self.assumed and not self._begun:
             is_sent = not isinstance(error, JudgeError) or error.requests > 0
-            self.usage = _requests(self.part, int(is_sent))
+            self.usage = self._requests(int(is_sent))
         is_known = self._is_told if error is None else _is_unpaid(error)
         requests = self.usage.judge_requests + self.usage.embedding_requests
-        self.settle(self.take_unused(), self.usage if is_known else None, requests=requests)
+        self._settle(self._take(), self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
-        if self.begun or not self.assumed:
+        if self._begun or not self.assumed:
             return
         self.usage, self._is_told = usage, usage.tokens > 0
         if self.budget is not None and not usage.judge_requests + usage.embedding_requests:
-            self.usage += _requests(self.part, 1)
+            self.usage += self._requests(1)
 
     def close(self) -> Usage:
         self.is_closed = True
-        return self.usage + _requests(self.part, max(self.begun, self.assumed) - self._ended)
+        return self.usage + self._requests(max(self._begun, self.assumed) - self._ended)
 
-    def end(self, reservation: Reservation | None, usage: Usage | None) -> None:
-        self._ended += 1
-        tokens = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
-        counted = tokens + _requests(self.part, 1)
-        self.usage += counted
-        self.settle(reservation, None if usage is None else counted)
+    def share(self) -> None:
+        """Leave the attempts to another `Meter`, which counts them for several requests."""
+        self._settle(self._take(), Usage())
+        self.assumed = 0
 
-    def take_unused(self) -> Reservation | None:
+    @asynccontextmanager
+    async def attempt(self) -> AsyncIterator[AttemptUsage]:
+        reservation = self._take() or await self._reserve()
+        self._begun += 1
+        result, unnamed = AttemptUsage(), None
+        try:
+            yield result
+        except JudgeError as error:
+            unnamed = Usage() if _is_unpaid(error) else None
+            raise
+        finally:
+            self._ended += 1
+            usage = result.usage or unnamed
+            tokens = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
+            counted = tokens + self._requests(1)
+            self.usage += counted
+            self._settle(reservation, None if usage is None else counted)
+
+    def _take(self) -> Reservation | None:
         reservation, self._unused = self._unused, None
         return reservation
 
-    def settle(self, taken: Reservation | None, usage: Usage | None, *, requests: int = 1) -> None:
+    def _settle(self, taken: Reservation | None, usage: Usage | None, *, requests: int = 1) -> None:
         if taken is not None and self.budget is not None:
             self.budget.settle(taken, usage, requests=requests)
 
-    async def reserve(self) -> Reservation | None:
+    async def _reserve(self) -> Reservation | None:
         if self.budget is None:
             return None
         return await self.budget.reserve(self.model, size=self.size, part=self.part)
+
+    def _requests(self, number: int) -> Usage:
+        is_embedder = self.part == "embedder"
+        return Usage(**{"embedding_requests" if is_embedder else "judge_requests": number})
 
 
 @contextmanager
@@ -150,7 +173,7 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
         yield
         return
     for meter in meters:
-        meter.settle(meter.take_unused(), Usage())
+        meter.share()
     first, size = meters[0], sum(meter.size for meter in meters)
     total = Meter(first.budget, model=first.model, size=size, part=first.part)
     try:
@@ -163,59 +186,42 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
             meter.usage += part
 
 
-def will_attempt() -> None:
-    """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
-    if meter := _SCOPE.get().meter:
-        meter.assumed = 0
-
-
 @asynccontextmanager
 async def attempt() -> AsyncIterator[AttemptUsage]:
     """Count one HTTP request, whose ``usage`` the caller sets; raise `BudgetSpentError` before."""
-    meter, result = _SCOPE.get().meter, AttemptUsage()
-    if meter is None:
+    meter = _SCOPE.get().meter
+    async with nullcontext(AttemptUsage()) if meter is None else meter.attempt() as result:
         yield result
-        return
-    reservation = meter.take_unused() or await meter.reserve()
-    meter.begun += 1
-    unnamed: Usage | None = None
-    try:
-        yield result
-    except JudgeError as error:
-        unnamed = Usage() if _is_unpaid(error) else None
-        raise
-    finally:
-        meter.end(reservation, result.usage or unnamed)
-
-
-def _requests(part: Part, number: int) -> Usage:
-    is_embedder = part == "embedder"
-    return Usage(**{"embedding_requests" if is_embedder else "judge_requests": number})
 
 
 class Ledger:
-    """Divides the requests of one sample among questions, by weight, and those among metrics."""
+    """Counts the requests of one sample, and divides them among the metrics that asked."""
 
     def __init__(self, budget: Budget | None = None) -> None:
         self.usage = Usage()
+        self.failures: list[tuple[BaseException, str]] = []  # of requests, with what failed
         self._budget = budget
-        self._open: dict[Meter, Mapping[Any, int]] = {}
-        self._asked: dict[Hashable, dict[str, None]] = {}
-        self._spent: dict[Hashable, Usage] = {}
+        self._open: dict[Meter, Weights] = {}
+        self._askers: dict[Hashable, dict[str, None]] = {}
+        self._spent: list[tuple[Weights, Usage]] = []
 
     def ask(self, question: Hashable) -> None:
         metric = _SCOPE.get().metric
         if metric is not None:
-            self._asked.setdefault(question, {})[metric] = None
+            self._askers.setdefault(question, {})[metric] = None
 
     @asynccontextmanager
-    async def metered(self, weights: Weights, *, model: str, part: Part) -> AsyncIterator[Meter]:
-        meter = Meter(self._budget, model=model, size=sum(weights.values()), part=part)
+    async def metered(self, weights: Weights, model: object, *, part: Part) -> AsyncIterator[Meter]:
+        """Count a request for the questions in ``weights``, with their sizes."""
+        budget = None if is_offline(model) else self._budget
+        meter = Meter(budget, model=name_of(model), size=sum(weights.values()), part=part)
         self._open[meter] = weights
         try:
             async with meter:
                 yield meter
         finally:
+            if meter.error is not None:
+                self.failures.append((meter.error, title_of(part, model)))
             if self._open.pop(meter, None) is not None:  # else `close` has counted it
                 self.spend(weights, meter.usage)
 
@@ -226,32 +232,29 @@ class Ledger:
 
     def spend(self, weights: Weights, usage: Usage) -> None:
         self.usage += usage
-        for question, share in zip(weights, shares(usage, list(weights.values())), strict=True):
-            self._spent[question] = self._spent.get(question, Usage()) + share
+        self._spent.append((weights, usage))
 
     def shares(self, metrics: Iterable[str]) -> dict[str, Usage]:
         by_metric = dict.fromkeys(metrics, Usage())
-        for question, usage in self._spent.items():
-            askers = [name for name in self._asked.get(question, ()) if name in by_metric]
-            for name, share in zip(askers, shares(usage, [1] * len(askers)), strict=True):
-                by_metric[name] += share
+        for weights, usage in self._spent:
+            parts = dict.fromkeys(by_metric, 0.0)
+            for question, weight in weights.items():
+                askers = self._askers.get(question, ())
+                for name in askers:
+                    parts[name] += weight / len(askers)
+            if any(parts.values()):
+                for name, share in zip(parts, shares(usage, [*parts.values()]), strict=True):
+                    by_metric[name] += share
         return by_metric
 
 
-def shares(usage: Usage, weights: list[int]) -> list[Usage]:
+def shares(usage: Usage, weights: Sequence[float]) -> list[Usage]:
     """Divide ``usage`` in proportion to ``weights``; each field of the results adds up exactly."""
-    if len(weights) == 1:
-        return [usage]
-    weights = weights if any(weights) else [1] * len(weights)
-    # Cached tokens are divided apart from others, so that no share has more than its prompt.
-    fresh = replace(usage, prompt_tokens=usage.prompt_tokens - usage.cached_tokens)
-    columns = {name: _divided(getattr(fresh, name), weights) for name in _COUNTS}
-    pairs = zip(columns["prompt_tokens"], columns["cached_tokens"], strict=True)
-    columns["prompt_tokens"] = list(map(sum, pairs))
-    rows = zip(*columns.values(), strict=True)
-    return [Usage(**dict(zip(columns, row, strict=True))) for row in rows]
+    ends = [*accumulate(weights if any(weights) else [1] * len(weights))]
 
+    def divided(number: int) -> list[int]:
+        marks = [0, *(round(number * end / ends[-1]) for end in ends)]
+        return [end - start for start, end in pairwise(marks)]
 
-def _divided(number: int, weights: list[int]) -> list[int]:
-    ends = [0, *(number * part // sum(weights) for part in accumulate(weights))]
-    return [end - start for start, end in pairwise(ends)]
+    rows = zip(*(divided(getattr(usage, name)) for name in _COUNTS), strict=True)
+    return [Usage(**dict(zip(_COUNTS, row, strict=True))) for row in rows]

@@ -25,8 +25,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from rag_eval_otel.errors import ConfigError, UnparsableReplyError
-from rag_eval_otel.judge.replies import Reply
-from rag_eval_otel.judge.tasks import Example, Kind, Task
+from rag_eval_otel.judge.tasks import Example, Kind, Reply, Task
 from rag_eval_otel.judge.usage import current_scope
 from rag_eval_otel.types import Sample
 from rag_eval_otel.untrusted import harmless

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge import replies as say
+from rag_eval_otel.judge import tasks as say
 from rag_eval_otel.judge.tasks import AskLike, Kind, Rated, Task, check_examples
 from rag_eval_otel.types import EmbedFn, Label, Reason, Sample, Score
 from rag_eval_otel.untrusted import says_nothing

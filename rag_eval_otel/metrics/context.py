@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import Useful
-from rag_eval_otel.judge.tasks import AskLike, Kind
+from rag_eval_otel.judge.tasks import AskLike, Kind, Useful
 from rag_eval_otel.metrics.base import (
     BaseMetric,
     RatedMetric,

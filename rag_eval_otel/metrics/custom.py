@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, StrictBool, StrictStr, create_model
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.replies import Graded, Reply, grade_on, integer, number, one_of, within
-from rag_eval_otel.judge.tasks import GUIDELINE, AskLike, Kind, Rated
+from rag_eval_otel.judge import tasks as kinds
+from rag_eval_otel.judge.tasks import AskLike, Graded, Kind, Rated, Reply
 from rag_eval_otel.metrics.base import MISSING, BaseMetric, label_of, shown_texts, task_about
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
@@ -27,8 +27,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PAIR = 2
 _PLAIN: Mapping[Any, Any] = {
     bool: StrictBool,
-    int: Annotated[int, BeforeValidator(integer)],
-    float: Annotated[float, BeforeValidator(number)],
+    int: Annotated[int, BeforeValidator(kinds.integer)],
+    float: Annotated[float, BeforeValidator(kinds.number)],
     str: StrictStr,
 }
 
@@ -133,12 +133,13 @@ def _reply(types: tuple[Any, ...], value: str, *, bounds: tuple[float, ...]) -> 
         if not isinstance(kind, tuple):
             members[name] = (_PLAIN[kind], ...)
         elif all(isinstance(v, int | float) for v in kind):
-            members[name] = (one_of(kind), ...)
+            members[name] = (kinds.one_of(kind), ...)
         else:
             members[name] = (Literal[kind], ...)
     if dict(types)[value] in (int, float):
         low, high = bounds
-        members[value] = (Annotated[members[value][0], BeforeValidator(within(low, high))], ...)
+        bounded = BeforeValidator(kinds.within(low, high))
+        members[value] = (Annotated[members[value][0], bounded], ...)
     digest = hashlib.sha256(repr((types, value, bounds)).encode()).hexdigest()[:8]
     return create_model(f"Outputs_{digest}", __base__=Reply, **members)
 
@@ -175,7 +176,7 @@ def _check_inputs(inputs: Sequence[str]) -> None:
 
 
 def _rubric_kind(levels: Sequence[float]) -> Kind[Graded]:
-    reply = grade_on(*levels) if levels else Graded
+    reply = kinds.grade_on(*levels) if levels else Graded
     return Kind(prompt="rubric", reply=reply, inputs=(*_FIELDS, "rubric"))
 
 
@@ -284,7 +285,7 @@ class Guideline(BaseMetric):
     name: str = "guideline"
 
     blank = {"question": None, "answer": None}  # noqa: RUF012  # never changed
-    asks = (GUIDELINE,)
+    asks = (kinds.GUIDELINE,)
 
     def __post_init__(self) -> None:
         if not self.guidelines.strip():
@@ -292,7 +293,7 @@ class Guideline(BaseMetric):
         BaseMetric.__post_init__(self)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        task = task_about(sample, GUIDELINE, self.examples, guidelines=self.guidelines)
+        task = task_about(sample, kinds.GUIDELINE, self.examples, guidelines=self.guidelines)
         decision = await ask(task)
         return self.score_of(float(decision.passing), explanation=decision.reason)
 
@@ -304,11 +305,7 @@ MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"
 _WORKERS = partial(Workers, 4)
 
 
-class _DefaultThreshold(float):
-    """The default 0.5, which does not label a `Score` that the user's function returns."""
-
-    def __repr__(self) -> str:
-        return f"usually {float(self):g}"
+_DEFAULT = 0.5  # a threshold that does not label a `Score` of the user's function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,8 +318,7 @@ class FunctionMetric(BaseMetric):
 
     A number or bool is labelled by ``threshold``, unless it is None. To use another scale than [0,
     1] or to add an explanation, return a `Score`; it gets the name of the metric, and keeps its
-    label and threshold. If it has neither, a ``threshold`` that you set labels it; the default of
-    0.5 does not.
+    label and threshold. If it has neither, a ``threshold`` other than 0.5 labels it.
 
     Special cases: If the function raises an exception or returns anything else (NaN, a string,
     None), the score has the status ``error`` (``internal``), and the log says what was raised
@@ -338,7 +334,7 @@ class FunctionMetric(BaseMetric):
 
     function: MetricFunction = field(compare=False)
     name: str = ""
-    threshold: float | None = _DefaultThreshold(0.5)
+    threshold: float | None = _DEFAULT
     timeout: float = field(default=30.0, compare=False)
     source: str = field(init=False, default="", repr=False)
     _workers: Workers = field(init=False, default_factory=_WORKERS, compare=False, repr=False)
@@ -374,7 +370,7 @@ class FunctionMetric(BaseMetric):
         if isinstance(result, Score):
             score = replace(result, name=self.name)
             own = score.label is not None or score.threshold is not None
-            if own or score.value is None or isinstance(self.threshold, _DefaultThreshold | None):
+            if own or score.value is None or self.threshold in {None, _DEFAULT}:
                 return score
             label = label_of(score.value, self.threshold)
             return replace(score, label=label, threshold=self.threshold)

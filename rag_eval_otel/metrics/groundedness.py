@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import Decision, Judged, Verdict
-from rag_eval_otel.judge.tasks import AskLike, Kind
+from rag_eval_otel.judge.tasks import AskLike, Decision, Judged, Kind, Verdict
 from rag_eval_otel.metrics.base import BaseMetric, RatedMetric, TaskMetric, in_order, task_about
 from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 

@@ -16,7 +16,7 @@ import questions
 from e2e.providers import VECTOR, Providers, serving
 from rag_eval_otel.embed import LangChainEmbedder
 from rag_eval_otel.judge.langchain import LangChainJudge
-from rag_eval_otel.judge.replies import Rating
+from rag_eval_otel.judge.tasks import Rating
 
 CALLS, AT_ONCE = 500, 16
 PATIENCE = 60.0  # seconds

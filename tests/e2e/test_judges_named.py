@@ -11,7 +11,7 @@ from e2e.providers import USED_IN, USED_OUT, Providers, serving
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.models import build_plain_judge
-from rag_eval_otel.judge.replies import Rating
+from rag_eval_otel.judge.tasks import Rating
 from rag_eval_otel.types import Replies, Usage
 
 CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)

@@ -20,8 +20,7 @@ from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, JudgeError
 from rag_eval_otel.judge.openai import _replies
-from rag_eval_otel.judge.replies import Reply
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import Reply, Task
 from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.tools.scores import read_scores
 

@@ -44,9 +44,6 @@ def _nothing(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
     return {}
 
 
-# --- ragas ----------------------------------------------------------------------------------------
-
-
 def _reverse(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
     questions, flags = (row.judge.get(name) or [] for name in ("questions", "noncommittal"))
     pairs = zip_longest(questions, flags)
@@ -135,9 +132,6 @@ def _rubric(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
     return {"rubric": [{"rating": row.judge.get("score")}]}
 
 
-# --- LlamaIndex -----------------------------------------------------------------------------------
-
-
 def _said(row: Row, key: str, read: Callable[[str], object]) -> object:
     raw = row.judge.get("raw") or [None]
     meant = row.judge.get(key)
@@ -176,9 +170,6 @@ def _decision(prompt: str) -> Script:
 def _guideline(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
     raw = row.judge.get("raw")
     return {"guideline": list(raw) if raw else [{"passing": row.judge.get("passing")}]}
-
-
-# --- Haystack -------------------------------------------------------------------------------------
 
 
 def _relevant(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:

@@ -27,12 +27,7 @@ def verdicts(flags: object) -> object:
 
 def comprehensive(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:
     raw = iter(row.judge["raw"])
-    return {
-        **_reverse(raw, params),
-        **_direct(raw),
-        **_decomposition(raw),
-        **_intent(raw),
-    }
+    return {**_reverse(raw, params), **_direct(raw), **_decomposition(raw), **_intent(raw)}
 
 
 def reverse(row: Row, params: Mapping[str, Any]) -> dict[str, list[object]]:

@@ -19,8 +19,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.ask import Ask, group_tasks
-from rag_eval_otel.judge.replies import Rating, Statements
-from rag_eval_otel.judge.tasks import Judge, Task, may_share
+from rag_eval_otel.judge.tasks import Judge, Rating, Statements, Task, may_share
 from rag_eval_otel.metrics import METRIC_SETS, Faithfulness
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
@@ -44,9 +43,6 @@ def within_loop(use: Callable[[], Awaitable[T]]) -> T:
         return await use()
 
     return asyncio.run(main())
-
-
-# --- dedupe and share -----------------------------------------------------------------------------
 
 
 def test_a_question_asked_twice_is_asked_once() -> None:
@@ -90,9 +86,6 @@ def test_grouping_keeps_every_task_and_every_rule(
     for request in requests:
         assert share_requests or len(request) == 1
         assert all(may_share(one, two) for one in request for two in request if one is not two)
-
-
-# --- repair ---------------------------------------------------------------------------------------
 
 
 def test_only_what_does_not_parse_is_asked_again() -> None:
@@ -151,9 +144,6 @@ def test_a_repair_keeps_nobody_else_waiting() -> None:
     assert isinstance(failure, JudgeTimeoutError)
 
 
-# --- failures -------------------------------------------------------------------------------------
-
-
 class Failing:
     """Raises, whatever it is asked."""
 
@@ -195,9 +185,6 @@ def test_a_judge_that_loses_count_is_not_believed(parts: tuple[object, ...]) -> 
     assert [str(reply) for reply in replies] == [
         f"the judge gave {len(parts)} replies to 2 tasks"
     ] * 2
-
-
-# --- giving up ------------------------------------------------------------------------------------
 
 
 class Switching:
@@ -262,9 +249,6 @@ def test_what_waits_is_not_sent_after_giving_up() -> None:
     assert isinstance(in_virtual_time(use), JudgeTimeoutError)
     assert judge.requests == []
     assert ask.ledger.usage == Usage()
-
-
-# --- waiting for what is under way ----------------------------------------------------------------
 
 
 class Watched(VirtualLoop):

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -27,7 +27,7 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.judge.budget import Budget, RedisCounts, SlidingWindow
-from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares, will_attempt
+from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.types import Usage
 from support import ManualClock
@@ -140,9 +140,6 @@ def test_64_threads_get_exactly_the_limit() -> None:
     assert sum(found) == 1000
 
 
-# --- the meter ------------------------------------------------------------------------------------
-
-
 async def metered(one: Budget | None, *attempts: Usage | BaseException) -> Meter:
     async with Meter(one, model="m", size=300, part="judge") as meter:
         for result in attempts:
@@ -233,11 +230,8 @@ def test_failed_requests_without_a_reply_are_free(
     assert [left for _, left in one.left()] == [10_000 - tokens]
 
 
-@pytest.mark.parametrize(("says", "requests"), [(will_attempt, 0), (lambda: None, 1)])
-def test_a_request_that_was_cancelled_before_it_was_sent_takes_nothing(
-    says: Callable[[], None], requests: int
-) -> None:
-    """A client that counts its attempts has sent none; of any other client, one is assumed."""
+def test_a_request_that_was_given_up_counts_once() -> None:
+    """Its client may have sent it, so that a cancelled request without attempts counts as one."""
     one = budget("3 requests/day")
     seen: list[Usage] = []
 
@@ -245,7 +239,6 @@ def test_a_request_that_was_cancelled_before_it_was_sent_takes_nothing(
         meter = Meter(one, model="m", size=300, part="judge")
         try:
             async with meter:
-                says()
                 seen.append(meter.close())
                 raise asyncio.CancelledError
         finally:
@@ -253,11 +246,8 @@ def test_a_request_that_was_cancelled_before_it_was_sent_takes_nothing(
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(waiting())
-    assert seen == [Usage(judge_requests=requests)] * 2
-    assert [left for _, left in one.left()] == [3 - requests]
-
-
-# --- shares ---------------------------------------------------------------------------------------
+    assert seen == [Usage(judge_requests=1)] * 2
+    assert [left for _, left in one.left()] == [2]
 
 
 def test_shares_add_up_exactly() -> None:
@@ -266,7 +256,6 @@ def test_shares_add_up_exactly() -> None:
     for weights in ([1, 1, 1], [5, 0, 3], [0, 0], [997, 1]):
         found = shares(usage, weights)
         assert sum(found, Usage()) == usage
-        assert all(each.cached_tokens <= each.prompt_tokens for each in found)
     assert shares(usage, []) == []
 
 
@@ -286,8 +275,6 @@ def test_a_question_of_two_metrics_is_divided_among_them() -> None:
         "c": 0,
     }
 
-
-# --- Redis ----------------------------------------------------------------------------------------
 
 SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
 

@@ -94,13 +94,6 @@ def test_words_of_any_script_are_whole() -> None:
     ]
 
 
-def test_words_count_differently() -> None:
-    """Numbers count most, then words, pairs of characters, and words without content."""
-    weights = {term.text: term.weight for term in terms("the days 27 雨が")}
-    assert weights["27"] > weights["days"] > weights["雨が"] > weights["the"] > 0
-    assert [term.is_exact for term in terms("27 days not here")] == [True, False, True, False]
-
-
 def test_reading_stops_at_the_limit() -> None:
     """However much is handed in, only so many characters are read."""
     text = "word " * MAX_CHARACTERS

@@ -79,8 +79,6 @@ def test_every_kind_is_put_by_a_metric() -> None:
     assert set(ALL) - used == others
 
 
-# --- who may see what -----------------------------------------------------------------------------
-
 PAIRS = list(combinations(ALL.values(), 2))
 
 

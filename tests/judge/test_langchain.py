@@ -20,8 +20,7 @@ from apps.fakes import ScriptedChat, StallingChat
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.langchain import LangChainJudge
-from rag_eval_otel.judge.replies import Rating, Statements
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import Rating, Statements, Task
 from rag_eval_otel.types import Evaluation, Replies, Usage
 from support import GOOD, SAMPLE, good_parts
 
@@ -205,9 +204,6 @@ def test_a_runnable_that_ends_in_a_model() -> None:
     llm = Bare(message=AIMessage(RATED))
     for judge in (llm.with_retry(), llm.bind(stop=["x"]), llm | StrOutputParser()):
         assert asked(judge).parts == (Rating(rating=1),)
-
-
-# --- not traced -----------------------------------------------------------------------------------
 
 
 class Recorder(BaseCallbackHandler):

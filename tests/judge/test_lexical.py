@@ -13,8 +13,7 @@ from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import lexical as words
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.replies import Rating, Statements, Verdicts
-from rag_eval_otel.judge.tasks import Kind, Task
+from rag_eval_otel.judge.tasks import Kind, Rating, Statements, Task, Verdicts
 
 QUESTION = "How many days of paid leave does an employee get?"
 CONTEXTS = (
@@ -157,12 +156,7 @@ def test_a_claim_needs_its_words_in_the_contexts(statement: str, verdict: int) -
 
 @pytest.mark.parametrize("voice", [1, 2])
 @pytest.mark.parametrize(
-    ("question", "rating"),
-    [
-        (QUESTION, 2),
-        ("Which parrots sing best at dawn?", 0),
-        ("", 0),
-    ],
+    ("question", "rating"), [(QUESTION, 2), ("Which parrots sing best at dawn?", 0), ("", 0)]
 )
 def test_contexts_are_relevant_that_hold_what_is_asked_about(
     question: str, rating: int, voice: int
@@ -280,12 +274,7 @@ def test_relevancy_is_rated_directly(answer: str, low: float, high: float) -> No
 
 @pytest.mark.parametrize(
     ("answer", "points"),
-    [
-        (GOOD, (1, 1)),
-        ("27 days", (1, 0)),
-        ("Ada Lund", (0, 0)),
-        ("I don't know.", (0, 0)),
-    ],
+    [(GOOD, (1, 1)), ("27 days", (1, 0)), ("Ada Lund", (0, 0)), ("I don't know.", (0, 0))],
 )
 def test_the_rubric_has_a_point_for_subject_and_focus(answer: str, points: tuple[int, int]) -> None:
     """An answer that takes up the question has the first, one that does so well the second."""

@@ -102,9 +102,6 @@ def kinds(results: list[str | Exception]) -> set[str]:
     return {one if isinstance(one, str) else type(one).__name__ for one in results}
 
 
-# --- retries --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "error", [JudgeTransportError("500"), JudgeTimeoutError("slow"), refusal()]
 )
@@ -209,17 +206,6 @@ def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(at_once:
     assert max(pauses) < 31, "recovery is not waited for any longer"
 
 
-def test_for_datasets_every_request_may_be_retried() -> None:
-    """With 30 % of server errors, nearly all rows of a dataset are scored, as each has retries."""
-    draw = random.Random(2)
-    error = JudgeTransportError("500")
-    results, server = run(
-        lambda s: s.ask_many(400), lambda _: error if draw.random() < 0.3 else None, Limits()
-    )
-    assert results.count("fine") >= 0.98 * 400
-    assert server.endpoint.state.retries > 40
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [60, 600])
 def test_for_datasets_a_busy_server_loses_no_row(rows: int) -> None:
@@ -251,9 +237,6 @@ def test_for_datasets_a_server_that_refuses_everything_is_given_up() -> None:
     results, server = run(lambda s: s.ask_many(64), lambda _: refusal(), Limits())
     assert kinds(results) == {"JudgeRateLimitError"}
     assert len(server.at) <= 64 * 4 + 2 * 64
-
-
-# --- pauses ---------------------------------------------------------------------------------------
 
 
 def test_retry_after_is_one_pause_for_all() -> None:
@@ -299,16 +282,8 @@ def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
     assert kinds(results) <= {"JudgeRateLimitError", "JudgeUnavailableError"}
 
 
-# --- the breaker of an endpoint -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    "error",
-    [
-        JudgeTransportError("down"),
-        JudgeTimeoutError("hangs"),
-        RuntimeError("of a library"),
-    ],
+    "error", [JudgeTransportError("down"), JudgeTimeoutError("hangs"), RuntimeError("of a library")]
 )
 def test_an_outage_costs_five_failures_in_a_row(error: Exception) -> None:
     """One request after the other: five are sent, then probes, and the error says why."""
@@ -364,10 +339,12 @@ def test_a_request_that_waits_for_a_probe_in_vain_says_so() -> None:
     async def use(server: Server) -> tuple[str | Exception, float]:
         await server.ask_many(5)
         server.seconds = 1000.0
-        asyncio.ensure_future(server.ask()).add_done_callback(lambda _: None)
+        probe = asyncio.ensure_future(server.ask())
         await asyncio.sleep(1)
         with scope(deadline=deadline_after(20, clock=server.clock)):
-            return await server.ask(), server.clock()
+            found = await server.ask(), server.clock()
+        probe.cancel()
+        return found
 
     limits = Limits(retries=0, failures=5, timeout=None)
     (result, now), _ = run(
@@ -402,21 +379,6 @@ def test_requests_that_run_out_of_time_open_the_breaker() -> None:
     assert set(server.endpoint.state.attempts) == {"timeout"}
 
 
-def test_an_attempt_that_began_too_late_is_no_failure() -> None:
-    """A judge that takes 2 s is not down because turns have a second left when they ask it."""
-
-    async def use(server: Server) -> None:
-        server.seconds = 2.0
-        await server.ask()
-        for _ in range(20):
-            with scope(deadline=deadline_after(1, clock=server.clock)):
-                await server.ask()
-
-    _, server = run(use)
-    assert (len(server.at), server.endpoint.state.openings) == (21, 0)
-    assert server.endpoint.state.attempts == {"ok": 1, "cancelled": 20}
-
-
 def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Two outages an hour apart give two lines each, without what the server said."""
 
@@ -434,15 +396,9 @@ def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     told = [record.getMessage() for record in caplog.records]
     assert [
         line.startswith("rag_eval_otel: the judge m fails (transport, 5 in a row)") for line in told
-    ] == [
-        True,
-        False,
-    ] * 2
+    ] == [True, False] * 2
     assert told[1] == "rag_eval_otel: the judge m answers again"
     assert "sk-secret" not in caplog.text
-
-
-# --- places ---------------------------------------------------------------------------------------
 
 
 def test_no_more_requests_than_slots_are_under_way() -> None:
@@ -473,9 +429,6 @@ def test_a_request_that_gets_no_slot_in_time_is_not_sent() -> None:
     assert (after, server.endpoint.state.in_flight) == ("fine", 0)
 
 
-# --- what others see ------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_begins_anew() -> None:
@@ -488,9 +441,6 @@ def test_a_forked_child_begins_anew() -> None:
         os._exit(0 if (state.breaker, state.attempts) == ("closed", {}) else 1)
     _, status = os.waitpid(pid, 0)
     assert status == 0
-
-
-# --- errors of other libraries --------------------------------------------------------------------
 
 
 class ForeignError(Exception):
@@ -574,21 +524,13 @@ def test_a_wrapped_client_pauses_all_callers() -> None:
         ({"retry-after": "-5"}, 0),
         ({"retry-after": "inf"}, None),
         ({"retry-after": "soon"}, None),
-        ({"retry-after": "3", "retry-after-ms": "250"}, 0.25),
         ({"retry-after": "Sun, 06 Nov 1994 08:49:57 GMT"}, 20),
         ({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}, 0),
-        (
-            {
-                "retry-after": "Sun, 06 Nov 1994 09:00:00 GMT",
-                "date": "Sun, 06 Nov 1994 08:59:00 GMT",
-            },
-            60,
-        ),
         ({"retry-after": "Sun, 99 Nov 1994 08:49:57 GMT"}, None),
     ],
 )
 def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: float | None) -> None:
-    """A date is compared with the server's own clock, if it tells the time."""
+    """A date is compared with the clock; what cannot be read is no pause."""
     assert retry_after(headers, now=lambda: 784111777.0) == seconds
 
 
@@ -614,17 +556,8 @@ def test_the_log_is_written_without_the_lock_of_the_endpoint(
     assert not [record for record in caplog.records if record.name == "rag_eval_otel"]
 
 
-# --- the breaker ----------------------------------------------------------------------------------
-
-
 def failing(breaker: Breaker, times: int, outcome: Outcome = "transport") -> list[str | None]:
     return [breaker.ended(outcome, is_probe=breaker.is_open, now=0, draw=0.0) for _ in range(times)]
-
-
-@pytest.mark.parametrize("outcome", ["not_found", "unparsable", "timeout", "internal"])
-def test_useless_answers_open_a_breaker(outcome: Outcome) -> None:
-    """A wrong model and a judge that talks nonsense cost three requests, not one for each turn."""
-    assert failing(Breaker(OPENING), 3, outcome)[-1] == "opened"
 
 
 def test_a_text_that_is_too_long_does_not_open_a_breaker() -> None:
@@ -695,9 +628,6 @@ def test_probes_have_jitter() -> None:
     for _ in range(3):
         breaker.ended("transport", is_probe=False, now=0, draw=0.5)
     assert breaker.wait(0) == pytest.approx(0.475)
-
-
-# --- retries --------------------------------------------------------------------------------------
 
 
 def test_retries_are_at_most_as_many_as_first_attempts() -> None:

@@ -11,30 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.messages import AIMessage
 
 import questions
-from apps.fakes import ScriptedChat
-from e2e.providers import RATED, USED_IN, USED_OUT, VECTOR, Providers, serving
+from e2e.providers import USED_IN, USED_OUT, VECTOR, Providers, serving
 from rag_eval_otel import aevaluate
 from rag_eval_otel import config as options_module
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeAuthError,
-    MissingDependencyError,
-)
-from rag_eval_otel.judge.langchain import LangChainJudge
+from rag_eval_otel.embed import HashingEmbedder, OpenAIEmbedder
+from rag_eval_otel.errors import ConfigError, JudgeAuthError, MissingDependencyError
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.models import (
-    build_embedder,
-    build_plain_judge,
-    chosen_models,
-)
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge, chosen_models
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.replies import Rating
+from rag_eval_otel.judge.tasks import Rating
 from rag_eval_otel.providers import PROVIDERS, Provider
 from rag_eval_otel.types import Replies
 from support import SAMPLE
@@ -186,9 +174,6 @@ def test_anthropic_is_told_the_schema(server: Providers) -> None:
     assert '"required"' in request.body["messages"][-1]["content"]
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
@@ -219,9 +204,6 @@ def test_providers_without_embeddings() -> None:
             Config(embedder=name)
 
 
-# --- who embeds beside whom -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "address", "embedder", "is_said"),
     [
@@ -249,21 +231,6 @@ def test_the_offline_embedder_is_said(
     assert caplog.text.count("no embedder is named") == int(bool(is_said)), "once"
 
 
-# --- models of LangChain, and packages that are missing -------------------------------------------
-
-
-def test_langchain_models_are_taken_as_they_are() -> None:
-    """A chat model, a runnable that ends in one, and embeddings need no wrapper."""
-    chat = ScriptedChat(reply=lambda _: AIMessage(RATED))
-    embeddings = DeterministicFakeEmbedding(size=3)
-    for llm in (chat, chat.with_retry()):
-        judge, embedder = chosen_models(llm, embeddings)
-        assert isinstance(judge, LangChainJudge)
-        assert isinstance(embedder, LangChainEmbedder)
-        assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=1),)
-        assert asyncio.run(embedder.embed(["a"])).shape == (1, 3)
-
-
 def test_a_package_that_is_missing() -> None:
     """The error names the extra, before anything is asked."""
     if find_spec("langchain_aws"):
@@ -277,9 +244,6 @@ def test_a_model_that_langchain_cannot_make(name: str, told: str) -> None:
     """The error names the package that is missing, or the provider that LangChain does not know."""
     with pytest.raises(ConfigError, match=rf"langchain/{name} could not be made: .*{told}"):
         build_plain_judge(Config(judge=f"langchain/{name}"))
-
-
-# --- everything takes a name ----------------------------------------------------------------------
 
 
 def test_a_sample_by_name(server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,8 +260,6 @@ def test_a_sample_by_name(server: Providers, monkeypatch: pytest.MonkeyPatch) ->
     assert chosen_models("vllm/m", None)[0] is first
     assert asyncio.run(aevaluate(SAMPLE, ["default"])).judge == "lexical"
 
-
-# --- of other packages ----------------------------------------------------------------------------
 
 MODULE = """
 from rag_eval_otel.embed import HashingEmbedder

@@ -47,12 +47,6 @@ def test_a_question_asks_for_a_kind(question: str, kind: str | None) -> None:
     assert read(question)[0] == kind
 
 
-def test_what_is_asked_about_is_the_rest() -> None:
-    """The question word is no part of what a question is about."""
-    assert read("How long is the warranty?")[1].split() == ["is", "the", "warranty?"]
-    assert read("It is red.")[1] == "It is red."
-
-
 def test_a_long_text_is_a_question_if_it_begins_as_one() -> None:
     """A question mark somewhere in pages of text does not make them a question."""
     pages = "It rains. Does it? " * 100

@@ -2,19 +2,14 @@
 
 import asyncio
 import traceback
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 
 import questions
-from golden.cases import GOLDEN_CORE, golden_cases, golden_sample
-from golden.judges import GoldenJudge
 from openai_server import HttpReply, ScriptedOpenAI
-from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import (
     JudgeAuthError,
     JudgeError,
@@ -24,23 +19,10 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge, SchemaMode
-from rag_eval_otel.judge.replies import Rating, Reply, Statements
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, metric
-from rag_eval_otel.metrics.base import Metric
-from rag_eval_otel.testing.fakes import FakeEmbedder
+from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
 from rag_eval_otel.types import Replies, Usage
-from support import (
-    GOOD,
-    SAMPLE,
-    drawings_asked,
-    good_parts,
-    in_turn,
-    names_asked,
-    text_asked,
-)
+from support import GOOD, good_parts, in_turn, names_asked, text_asked
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 CONTEXT = questions.context_relevance(Q, C, voice=1)
@@ -68,9 +50,6 @@ def failing(reply: object, kind: type[JudgeError], **options: Any) -> tuple[Judg
         with pytest.raises(kind) as failure:
             asyncio.run(judge_of(server, **options).reply([CONTEXT]))
         return failure.value, len(server.requests)
-
-
-# --- what is asked --------------------------------------------------------------------------------
 
 
 def test_several_tasks_take_one_request() -> None:
@@ -113,9 +92,6 @@ def test_a_key_with_a_stray_character() -> None:
     assert "stray character" in str(error)
     assert "ecret" not in "".join(traceback.format_exception(error))
     assert requests == 0
-
-
-# --- what a server does not support ---------------------------------------------------------------
 
 
 def without_temperature(body: dict[str, Any]) -> object:
@@ -233,9 +209,6 @@ def test_a_model_that_refuses_everything_is_not_asked_thrice_for_ever() -> None:
         assert len(server.requests) == 3 * 3 + 7
 
 
-# --- reasoning models -----------------------------------------------------------------------------
-
-
 def reasoning(body: dict[str, Any]) -> object:
     if "temperature" in body:
         said = "Unsupported value: 'temperature' does not support 0.0 with this model."
@@ -258,15 +231,6 @@ def test_a_reasoning_model_needs_no_option() -> None:
     assert (body["max_completion_tokens"], body["response_format"]["type"]) == (50, "json_schema")
 
 
-def test_hidden_tokens_are_counted() -> None:
-    """What a model thought is paid for, also where the server leaves it out of the completion."""
-    said = {"content": '{"rating": 1}'}
-    for completion_tokens in (200, 8):
-        usage = {"prompt_tokens": 100, "completion_tokens": completion_tokens, "total_tokens": 300}
-        replies, _ = asked(lambda _, usage=usage: completion(said, usage=usage))  # type: ignore[misc]
-        assert replies.usage.completion_tokens == 200
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -279,9 +243,6 @@ def test_thoughts_are_no_reply(content: object) -> None:
     """What a model thinks aloud is passed over, in tags or in blocks of their own."""
     replies, _ = asked(lambda _: completion({"content": content}))
     assert replies.parts == (Rating(rating=1),)
-
-
-# --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,9 +273,6 @@ def test_an_address_with_a_password_is_not_shown() -> None:
     with pytest.raises(JudgeTransportError) as error:
         asyncio.run(judge.reply([CONTEXT]))
     assert "secret" not in f"{error.value} {judge!r} {judge.endpoint.title}"
-
-
-# --- answers that are none ------------------------------------------------------------------------
 
 
 def completion(message: object, **more: object) -> HttpReply:
@@ -369,9 +327,6 @@ def test_a_server_may_count_nothing(usage: object) -> None:
     )
 
 
-# --- loops and clients ----------------------------------------------------------------------------
-
-
 def test_a_judge_serves_two_loops_at_once() -> None:
     """A loop that is still open keeps its client while others come and go."""
     standing = asyncio.new_event_loop()
@@ -395,93 +350,3 @@ def test_a_client_of_the_users_own_is_used() -> None:
     with ScriptedOpenAI(good_parts, secrets="keep") as server:
         assert asyncio.run(use(server.base_url)) is False
         assert server.requests[0].headers["authorization"] == "Bearer sk-own"
-
-
-# --- whole samples --------------------------------------------------------------------------------
-
-
-def scored(
-    metric_set: str, *, share_requests: bool = True
-) -> tuple[list[list[str]], list[dict[str, Any]], int]:
-    with ScriptedOpenAI(good_parts, lambda text: [float(len(text)), 1.0]) as server:
-        evaluation = asyncio.run(
-            aevaluate(
-                SAMPLE,
-                [metric_set],
-                judge=judge_of(server),
-                embedder=OpenAIEmbedder("small", base_url=server.base_url, api_key="sk-secret"),
-                share_requests=share_requests,
-            )
-        )
-        chats = [r.body for r in server.requests if r.path.endswith("/chat/completions")]
-        embeddings = len(server.requests) - len(chats)
-    assert [score.status for score in evaluation.scores] == ["ok"] * 4
-    assert evaluation.usage.judge_requests == len(chats)
-    assert evaluation.usage.embedding_requests == embeddings
-    return [names_asked(body) for body in chats], chats, embeddings
-
-
-@pytest.mark.parametrize(
-    ("metric_set", "share_requests", "requests"),
-    [("dual", True, 4), ("dual", False, 9), ("default", True, 2), ("default", False, 6)],
-)
-def test_what_a_sample_costs(metric_set: str, requests: int, *, share_requests: bool) -> None:
-    """The requests a sample takes are those that the documentation names, as the server counts.
-
-    Unfused the dual set takes 3 (answer relevancy) + 2 + 2 + 2, as the definitions say.
-    """
-    names, _, embeddings = scored(metric_set, share_requests=share_requests)
-    assert len(names) == requests
-    assert embeddings == 1
-
-
-# --- golden ---------------------------------------------------------------------------------------
-
-METRICS: Mapping[str, Callable[[Mapping[str, Any]], Metric]] = {
-    "answer_relevancy": lambda params: AnswerRelevancy(strictness=params["n"]),
-    "context_relevance_dual": lambda _: metric("context_relevance", judges=2),
-    "faithfulness": lambda _: Faithfulness(form="full"),
-    "response_groundedness": lambda _: metric("response_groundedness", judges=2),
-}
-
-
-def replayed_cases() -> list[Any]:
-    if not Path(GOLDEN_CORE).exists():
-        skip = pytest.mark.skip(reason="the golden cases (../shared/golden/core.json) are not here")
-        return [pytest.param({}, id="absent", marks=skip)]
-    cases = golden_cases(GOLDEN_CORE)
-    return [pytest.param(case, id=case["id"]) for case in cases if case["metric"] in METRICS]
-
-
-def replay(script: GoldenJudge, body: dict[str, Any]) -> object:
-    drawn = drawings_asked(body)
-    parts = {
-        name: [script(name) for _ in range(drawn)] if drawn > 1 else script(name)
-        for name in names_asked(body)
-    }
-    return {name: part for name, part in parts.items() if part is not None} or "no idea"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("supported", "share_requests"),
-    [("json_schema", True), ("json_schema", False), ("json_object", True), ("none", False)],
-)
-@pytest.mark.parametrize("case", replayed_cases())
-def test_a_golden_case_over_http(
-    case: Mapping[str, Any], supported: Any, *, share_requests: bool
-) -> None:
-    """The peers' numbers come out of the real client too, fused or not, schema or not."""
-    script = GoldenJudge(case)
-    with ScriptedOpenAI(partial(replay, script), supports_schema=supported) as server:
-        evaluation = asyncio.run(
-            aevaluate(
-                golden_sample(case),
-                [METRICS[case["metric"]](case["params"])],
-                judge=judge_of(server),
-                embedder=FakeEmbedder(case["embeddings"]),
-                share_requests=share_requests,
-                repairs=4,
-            )
-        )
-    assert evaluation.scores[0].value == pytest.approx(case["expected"], rel=0, abs=1e-9)

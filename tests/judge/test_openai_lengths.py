@@ -17,8 +17,7 @@ from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.replies import Rating
-from rag_eval_otel.judge.tasks import Kind, Task, most_tokens
+from rag_eval_otel.judge.tasks import Kind, Rating, Task, most_tokens
 from support import SAMPLE, good_parts
 
 CONTEXT = questions.context_relevance(SAMPLE.question, SAMPLE.context_texts, voice=1)
@@ -116,9 +115,6 @@ def test_more_texts_and_reasons_allow_longer_replies() -> None:
     assert most_tokens([questions.statements("Q", "x" * 100_000)]) == 16_384
     own = Kind(prompt="mine", reply=Rating, inputs=("answer",), instructions="Rate it.")
     assert most_tokens([verdicts, own.task({"answer": "A"})]) is None
-
-
-# --- the size of replies --------------------------------------------------------------------------
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIJudge, with_expectations
-from rag_eval_otel.judge.replies import Rating
-from rag_eval_otel.judge.tasks import CONTEXT_RELEVANCE
+from rag_eval_otel.judge.tasks import CONTEXT_RELEVANCE, Rating
 from rag_eval_otel.metrics import Correctness, Rubric, metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.types import Sample, Score
@@ -64,7 +63,7 @@ def completion(text: str, at_rating: Probabilities) -> dict[str, Any]:
 def answering(rating: int, at_rating: Probabilities, *, reason: str | None = None) -> Any:
     def answer(body: Mapping[str, Any]) -> HttpReply:
         schema = body["response_format"]["json_schema"]["schema"]
-        talkative = {name: {"reason": reason, "rating": rating} for name in names_asked(body)}
+        talkative = {name: {"rating": rating, "reason": reason} for name in names_asked(body)}
         reply = in_form(schema, rating) if reason is None else talkative
         return HttpReply(body=completion(json.dumps(reply), at_rating))
 
@@ -84,11 +83,7 @@ def measured(
         judge = OpenAIJudge("judge-1", base_url=server.base_url, api_key="none", retries=0)
         evaluation = asyncio.run(
             aevaluate(
-                SAMPLE,
-                [metric],
-                judge=judge,
-                embedder=HashingEmbedder(),
-                explanations=explanations,
+                SAMPLE, [metric], judge=judge, embedder=HashingEmbedder(), explanations=explanations
             )
         )
         return evaluation.scores[0], [request.body for request in server.requests]

@@ -106,24 +106,6 @@ def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("transport")
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # for the connections of the loops
-def test_an_event_loop_that_is_closed_early_logs_no_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A loop that does not shut down its generators is common in scripts, and loses nothing."""
-    with ScriptedOpenAI(lambda _: "yes") as server:
-        client = client_of(server.base_url)
-        for _ in range(3):
-            loop = asyncio.new_event_loop()
-            assert loop.run_until_complete(client.post(*REQUEST))
-            loop.close()
-        del client, loop
-        gc.collect()  # of other tests, too
-    assert [one for one in caplog.messages if "Unclosed" in one] == []
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.usefixtures("transport")
 def test_a_forked_child_that_deletes_the_client_does_not_disturb_its_parent() -> None:

@@ -15,13 +15,8 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeUnavailableError
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.models import (
-    build_judge,
-    build_live_embedder,
-    build_plain_judge,
-)
-from rag_eval_otel.judge.replies import Rating
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.models import build_judge, build_live_embedder, build_plain_judge
+from rag_eval_otel.judge.tasks import Rating, Task
 from rag_eval_otel.judge.usage import deadline_after, scope
 from rag_eval_otel.types import Replies
 

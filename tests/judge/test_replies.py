@@ -8,17 +8,17 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import (
+from rag_eval_otel.judge.tasks import (
     Accuracy,
     FivePoint,
     Graded,
+    Kind,
     Rating,
     Reply,
     TwoMarks,
     UnitRating,
     grade_on,
 )
-from rag_eval_otel.judge.tasks import Kind
 from scoring import GOOD, spoilt
 
 KINDS: list[Kind[Any]] = [
@@ -86,9 +86,6 @@ def test_an_integer_too_large_for_a_float(number: int) -> None:
     for reply in (Rating, Accuracy, UnitRating, FivePoint, grade_on(0, 1)):
         with pytest.raises(ValidationError):
             reply.model_validate({"rating": number})
-
-
-# --- grades on levels of one's own ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

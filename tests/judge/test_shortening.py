@@ -78,8 +78,6 @@ def test_short_contexts_are_not_replaced_by_longer_notes(contexts: list[str]) ->
     assert "is left out" not in str(requests)
 
 
-# --- one turn -------------------------------------------------------------------------------------
-
 FACT = "Paris is the capital of France. "
 
 

@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 import questions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import (
+from rag_eval_otel.judge.tasks import (
+    Kind,
     Rating,
+    Task,
+    check_examples,
+    example_of,
+    may_share,
 )
-from rag_eval_otel.judge.tasks import Kind, Task, check_examples, example_of, may_share
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 
@@ -31,9 +35,6 @@ def test_one_name_stands_for_one_text() -> None:
     """Tasks about different texts of the same name do not share a request."""
     assert not may_share(STATEMENTS, questions.statements(Q, "Another answer."))
     assert not may_share(VERDICTS, questions.verdicts(C, ["Something else."]))
-
-
-# --- what is not of the sample --------------------------------------------------------------------
 
 
 def own(name: str, *inputs: str) -> Task[Any]:
@@ -65,8 +66,6 @@ def test_contexts_one_by_one_share_a_request() -> None:
     assert may_share(one, JUDGED)
     assert not may_share(one, questions.statements("Another question?", A))
 
-
-# --- examples -------------------------------------------------------------------------------------
 
 SHOWN: dict[str, Any] = {"question": Q, "answer": A}
 GIVEN: dict[str, Any] = {"inputs": SHOWN, "outputs": {"statements": ["It is so.", "Thänks."]}}

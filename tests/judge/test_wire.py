@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 import questions
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.replies import Rating, Reply, ReverseQuestion, Statements, Useful
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.wire import (
-    compose,
-    prompt_hash,
-    prompt_text,
-    read_parts,
-)
+from rag_eval_otel.judge.tasks import Rating, ReverseQuestion, Statements, Task, Useful
+from rag_eval_otel.judge.wire import compose, prompt_hash, prompt_text, read_parts
 from rag_eval_otel.untrusted import harmless
 from support import DRAWINGS, GOOD
 
@@ -54,14 +48,11 @@ def sent(*group: Task[Any]) -> str:
     return compose(group, code=lambda: CODE).user
 
 
-# --- what is sent ---------------------------------------------------------------------------------
-
-
 def test_material_is_shown_once_and_in_order() -> None:
     """Tasks that share a request share its texts: the contexts first, and all after the tasks."""
     user = sent(*MIXED)
     assert re.findall(r"^\[c0de (.*)\]$", user, flags=re.MULTILINE) == [
-        *("contexts 1", "contexts 2", "question", "answer", "end"),
+        *("contexts 1", "contexts 2", "question", "answer", "end")
     ]
     assert user.index("# statements") < user.index("Reply: ") < user.index("CODE is c0de")
 
@@ -231,22 +222,9 @@ def test_a_text_cannot_end_itself(text: str) -> None:
     assert user.endswith(f"{marked}[{code} end]\n{prompt_text('closing')}")
 
 
-@pytest.mark.slow
-def test_two_megabytes_are_sent_and_read() -> None:
-    """A huge context is no failure, also where it is full of tags and braces."""
-    context = '{"a": [c0de end] [' * 120_000
-    request = compose([questions.context_relevance(Q, [context], voice=1)])
-    parts = read_parts(f'{context}{{"rating": 2}}', [CONTEXT])
-    assert context in request.user
-    assert isinstance(parts[0], UnparsableReplyError)
-
-
 def test_no_lone_surrogate_is_sent() -> None:
     """Text that is no Unicode cannot be sent by any client; it is left out."""
     assert "bad  text" in compose([questions.groundedness("bad \ud800 text", C, voice=1)]).user
-
-
-# --- what comes back ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=["one", "list", "draws", "mixed"])
@@ -432,9 +410,3 @@ def test_whatever_a_judge_says_is_read(text: str, group: list[Task[Any]]) -> Non
     assert len(parts) == len(group)
     for part, task in zip(parts, group, strict=True):
         assert isinstance(part, (task.reply, UnparsableReplyError))
-
-
-@given(st.text().filter(lambda text: "{" not in text), st.sampled_from(GROUPS))
-def test_what_is_no_object_is_no_reply(text: str, group: list[Task[Any]]) -> None:
-    """Prose gives no reply, whatever numbers are in it."""
-    assert not any(isinstance(part, Reply) for part in read_parts(text, group))

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.wire import compose, read_parts
-from rag_eval_otel.metrics import AnswerRelevancy, Faithfulness, LLMMetric
+from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.metrics import LLMMetric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Score
-from scoring import FULL, evaluated, score_of, script
+from scoring import FULL, score_of, script
 
 KIND = "Is the answer kind?"
 
@@ -92,16 +92,6 @@ def test_what_the_judge_is_sent() -> None:
     assert request.schema["required"] == ["custom_kindness"]
 
 
-def test_the_whole_way_from_text_to_score() -> None:
-    """A judge's text that holds the outputs is read; one that holds others is refused."""
-    (kind,) = kindness(outputs=OUTPUTS).asks
-    task = kind.task({"question": "q", "answer": "a"})
-    good = '{"custom_kindness": {"score": 1, "tone": "cold", "why": "", "words": 2, "sure": false}}'
-    (reply,) = read_parts(good, [task])
-    assert reply.model_dump()["tone"] == "cold"  # type: ignore[attr-defined]
-    assert "tone" in str(read_parts(good.replace("cold", "odd"), [task])[0])
-
-
 @pytest.mark.parametrize(
     ("inputs", "texts", "reason"),
     [
@@ -169,44 +159,3 @@ def test_what_cannot_be_asked_is_refused(parameters: dict[str, Any], told: str) 
     """Names, types, bounds and examples are checked when the metric is made."""
     with pytest.raises(ConfigError, match=told):
         kindness(**parameters)
-
-
-def test_examples_are_shown() -> None:
-    """A worked example is in the prompt as it was given."""
-    example = {
-        "inputs": {"question": "Why?", "answer": "Thank you for asking."},
-        "outputs": {"score": 1, "why": "Thänks."},
-    }
-    judge = FakeJudge(script(custom_kindness={"score": 0, "why": ""}))
-    score_of(kindness(outputs={"score": float, "why": str}, examples=[example]), judge)
-    sent = compose(judge.requests[0]).user
-    shown = "<answer>\nThank you for asking.\n</answer>"
-    assert f'{shown}\nReply: {{"score": 1, "why": "Thänks."}}\n</example>' in sent
-
-
-# --- beside others --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("inputs", "requests"),
-    [
-        (("question", "answer"), 3),
-        (("answer",), 3),
-        (("question", "answer", "contexts"), 3),
-        (("answer", "reference"), 4),
-        (("answer", "gold"), 4),
-        (("answer", "statements"), 4),
-        (("answer", "intent"), 4),
-        (("answer", "rubric"), 4),
-    ],
-)
-def test_what_gives_the_answer_away_travels_alone(inputs: tuple[str, ...], requests: int) -> None:
-    """The reference, and a text of the user's own that may be one, is kept from other questions."""
-    judge = FakeJudge(script(custom_kindness={"score": 1}))
-    extra = dict.fromkeys(("gold", "statements", "intent", "rubric"), "Born in 1815.")
-    metrics = [AnswerRelevancy(), Faithfulness(form="full"), kindness(inputs=inputs)]
-    assert all(s.value is not None for s in evaluated(metrics, judge, extra=extra).scores)
-    assert len(judge.requests) == requests
-    for request in judge.requests:
-        shown = {name for task in request for name, _ in task.inputs}
-        assert len(request) == 1 or not shown & {"reference", "gold", "intent", "rubric"}

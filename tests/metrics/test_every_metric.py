@@ -63,9 +63,6 @@ def example(kind: Kind[Any]) -> dict[str, Any]:
     return {"inputs": inputs, "outputs": GOOD[kind.prompt](task)}
 
 
-# --- the numbers ----------------------------------------------------------------------------------
-
-
 @each
 def test_a_sample_that_has_everything_is_scored(name: str) -> None:
     """With good replies every metric gives a number, without a remark, under its own name."""
@@ -174,9 +171,6 @@ def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportErro
         assert (score.value, score.status, score.reason) == (None, *reason)
 
 
-# --- replies that are refused ---------------------------------------------------------------------
-
-
 def refusals(name: str) -> list[tuple[str, Any]]:
     found = []
     for kind in kinds_of(METRICS[name]()):
@@ -197,9 +191,6 @@ def test_a_reply_off_the_scale_is_asked_again_and_is_no_number(name: str) -> Non
         else:
             assert (score.value, score.status, score.reason) == (None, "undefined", "unparsable")
         assert [bool(task.complaint) for task in asked].count(True) == len(asked) / 2
-
-
-# --- parameters -----------------------------------------------------------------------------------
 
 
 @each
@@ -235,9 +226,6 @@ def test_an_unknown_option_is_refused(name: str) -> None:
     """The error names the metric and the option."""
     with pytest.raises(ConfigError, match=rf"the metric '{name}' cannot be made: .*'colour'"):
         metric(name, colour="red")
-
-
-# --- examples -------------------------------------------------------------------------------------
 
 
 @judged
@@ -293,9 +281,6 @@ def test_a_kind_has_its_own_examples() -> None:
     assert (len(extraction.examples), len(verdicts.examples)) == (0, 1)
 
 
-# --- versions -------------------------------------------------------------------------------------
-
-
 def version(metric: Metric, *, model: str = "m") -> str:
     return f"{definition_of(metric, share_requests=True)}/{model}"
 
@@ -330,10 +315,7 @@ def test_examples_are_part_of_the_version(name: str) -> None:
         (AnswerCorrectness(), AnswerCorrectness(weights=(1, 0))),
         (SemanticSimilarity(), SemanticSimilarity(mode="euclidean")),
         (SemanticSimilarity(), SemanticSimilarity(rule="threshold")),
-        (
-            SemanticSimilarity(rule="threshold"),
-            SemanticSimilarity(rule="threshold", threshold=0.9),
-        ),
+        (SemanticSimilarity(rule="threshold"), SemanticSimilarity(rule="threshold", threshold=0.9)),
         (Rubric(), Rubric(levels={0: "No.", 1: "Yes."})),
         (Rubric(), Rubric(inputs=("answer",))),
         (Guideline(), Guideline(guidelines="Be brief.")),

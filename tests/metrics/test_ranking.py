@@ -145,8 +145,6 @@ def test_ids_of_any_type_and_of_the_contexts() -> None:
     assert score_of(metric("mrr"), sample=partly).reason == "no_context"
 
 
-# --- properties -----------------------------------------------------------------------------------
-
 IDS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8)
 UNIQUE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True)
 GRADES = st.dictionaries(

@@ -85,14 +85,6 @@ def test_what_cannot_be_resolved(wanted: Any, told: str) -> None:
         resolve_metrics(wanted)
 
 
-def test_every_metric_has_its_name() -> None:
-    """The table is sorted, and each class in it makes a metric of its name."""
-    assert {name: make().name for name, make in METRICS.items()} == {name: name for name in METRICS}
-    assert list(METRICS) == sorted(METRICS)
-
-
-# --- of other packages ----------------------------------------------------------------------------
-
 MODULE = """
 from rag_eval_otel.metrics import LLMMetric
 from rag_eval_otel.types import Score
@@ -164,10 +156,7 @@ def test_our_own_names_stay_ours() -> None:
     [
         ("broken", "the metric 'broken' \\(polite_metrics:broken\\) could not be made: .*argument"),
         ("absent", "the metric 'absent' \\(polite_metrics:absent\\) could not be imported"),
-        (
-            "gone",
-            "\\(no_such_module_anywhere:thing\\) could not be imported: No module",
-        ),
+        ("gone", "\\(no_such_module_anywhere:thing\\) could not be imported: No module"),
         ("nothing", "is no metric: it has no name, needs, measure"),
         ("rudeness", "unknown metric 'rudeness'.*There are: .*politeness"),
     ],

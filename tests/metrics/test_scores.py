@@ -47,8 +47,6 @@ def facts(score: Score, judge: FakeJudge) -> dict[str, object]:
     return {**plain, "normalized": score.normalized, "requests": requests, **score.detail}
 
 
-# --- two judges -----------------------------------------------------------------------------------
-
 DUAL = {
     "context_relevance": (0, 1, 2),
     "response_groundedness": (0, 1, 2),
@@ -126,8 +124,6 @@ def test_the_second_judge_of_accuracy_sees_the_texts_exchanged() -> None:
     first = {"question": FULL.question, "answer": ANSWER, "reference": REFERENCE}
     assert shown(judge) == [first, {**first, "answer": REFERENCE, "reference": ANSWER}]
 
-
-# --- one case a line ------------------------------------------------------------------------------
 
 BLANK = {"statement": " ", "verdict": 1}
 
@@ -469,9 +465,6 @@ def test_the_score_of_replies(
     assert {name: stated[name] for name in rest} == rest
 
 
-# --- what the judge is shown ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "field"), [("context_precision", "reference"), ("context_utilization", "answer")]
 )
@@ -531,8 +524,6 @@ def test_short_answers_reach_the_judge(answer: str) -> None:
     assert {"answer": answer} in shown(judge)
 
 
-# --- vectors --------------------------------------------------------------------------------------
-
 VECTORS = {
     FULL.question: [1.0, 0.0],
     "same": [2.0, 0.0],
@@ -579,13 +570,6 @@ def test_answer_relevancy(draws: list[object], value: float | None, reason: str 
     if reason is None and value == 0.5:
         assert score.explanation == "The answer reads as a reply to: same / half / orthogonal"
         assert score.detail["similarities"] == pytest.approx([1.0, 0.5, 0.0])
-
-
-@pytest.mark.parametrize(("share_requests", "requests"), [(True, 1), (False, 4)])
-def test_the_requests_of_answer_relevancy(requests: int, *, share_requests: bool) -> None:
-    """One request for all draws if they share it, and one for the embeddings."""
-    usage = evaluated(AnswerRelevancy(strictness=4), share_requests=share_requests).usage
-    assert (usage.judge_requests, usage.embedding_requests) == (requests, 1)
 
 
 DRAWS = st.lists(
@@ -704,8 +688,6 @@ def test_a_cross_encoder(activation: Any, logit: float, value: float) -> None:
     assert pairs == [(ANSWER, REFERENCE)]
 
 
-# --- four methods combined ------------------------------------------------------------------------
-
 QUARTERS = {
     "similarities": similar(1, 1, 1),
     "direct_relevancy": {"rating": 0.5},
@@ -771,9 +753,6 @@ def test_the_bands_of_the_explanation(value: float, band: str) -> None:
     assert band in str(score_of(ReverseRelevancy(), reverse).explanation)
 
 
-# --- options --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
@@ -811,8 +790,6 @@ def test_options_that_cannot_be_used(make: Any, options: dict[str, Any], message
     with pytest.raises(ConfigError, match=message):
         make(**options)
 
-
-# --- properties of faithfulness -------------------------------------------------------------------
 
 FLAGS = st.lists(st.sampled_from([0, 1]), min_size=1, max_size=8)
 
