@@ -6,34 +6,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 
 Facts: TypeAlias = Mapping[str, Sequence[object]]
 """What rules can match: names such as ``route`` or ``http.route``, each with its values."""
 
-Stage: TypeAlias = Literal["judge", "offline"]
-"""Which judge made the scores: the judge, or the offline judge of a cascade."""
-
 _SPECIAL: Final = frozenset({"error", "feedback"})
 _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How a turn was chosen for the judge that scored it.
-
-    ``probability`` is the probability, above 0, with which turns like this one were chosen.
-    ``is_targeted`` is True if the turn was chosen only because turns like it are chosen more often
-    than others. The turns that are not targeted are a uniform sample. ``reason`` says why the turn
-    has only offline scores, although it was chosen for the judge.
-    """
-
-    probability: float = 1.0
-    stage: Stage = "judge"
-    is_targeted: bool = False
-    reason: Literal["budget"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rag_eval_otel.sampling import Sampling
-
 Vectors: TypeAlias = "NDArray[np.float64]"
 EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
@@ -264,6 +262,22 @@ class Score:
         counts = asdict(self.usage) if self.usage.tokens else {}
         entries["usage"] = {name: count for name, count in counts.items() if count}
         return {k: v for k, v in entries.items() if k == "value" or v not in (None, "", {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a turn was chosen for the judge that scored it.
+
+    ``probability`` is the probability, above 0, with which turns like this one were chosen.
+    ``is_targeted`` is True if the turn was chosen only because turns like it are chosen more often
+    than others. The turns that are not targeted are a uniform sample. ``reason`` says why the turn
+    has only offline scores, although it was chosen for the judge.
+    """
+
+    probability: float = 1.0
+    stage: Literal["judge", "offline"] = "judge"
+    is_targeted: bool = False
+    reason: Literal["budget"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

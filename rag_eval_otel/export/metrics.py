@@ -26,8 +26,15 @@ from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.attributes import span_context
 from rag_eval_otel.judge.limits import AttemptResult, Endpoint, EndpointState
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Feedback, HoldStatus, Label, Reason, SkipReason
+from rag_eval_otel.types import (
+    Evaluation,
+    Feedback,
+    HoldStatus,
+    Label,
+    Reason,
+    Sampling,
+    SkipReason,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
