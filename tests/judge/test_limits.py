@@ -379,6 +379,25 @@ def test_requests_that_run_out_of_time_open_the_breaker() -> None:
     assert set(server.endpoint.state.attempts) == {"timeout"}
 
 
+def test_a_slow_server_whose_turns_run_out_of_time_is_not_taken_for_a_broken_one() -> None:
+    """Each turn sends requests until its deadline, which cuts off the last one before its reply."""
+
+    async def use(server: Server) -> list[str | Exception]:
+        server.seconds = 3.0
+        found = []
+        for length in [8.0, *[2.0] * 9, *[4.0, 0.5, 5.0, 5.9] * 10]:
+            with scope(deadline=deadline_after(length, clock=server.clock)):
+                while not isinstance(reply := await server.ask(), Exception):
+                    found.append(reply)
+            found.append(reply)
+        return found
+
+    results, server = run(use)
+    assert kinds(results) == {"fine", "JudgeTimeoutError"}
+    assert server.endpoint.state.openings == 0
+    assert server.endpoint.state.attempts["timeout"] == 50
+
+
 def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Two outages an hour apart give two lines each, without what the server said."""
 
