@@ -22,8 +22,8 @@ class SamplingRule:
     """Evaluate the fraction ``rate`` (0 to 1) of the turns to which all entries of ``match`` apply.
 
     The keys of ``match`` are ``route``, ``model``, ``error``, ``feedback``, ``metadata.<name>`` or
-    the name of a span attribute. A text is a pattern, in which ``*`` stands for any characters; all
-    other characters stand for themselves. A list applies if one of its values does.
+    names of span attributes. A text is a pattern, in which ``*`` stands for any characters. A list
+    applies if one of its values does.
     """
 
     match: Mapping[str, Any]
@@ -119,7 +119,7 @@ def _is_like(value: object, wanted: object) -> bool:
 
 
 def _fits(value: str, pattern: str) -> bool:
-    """Compare in time that is linear in ``value``, whose length a request chooses."""
+    """Match ``*`` in time that is linear in ``value``, which comes from a request of a user."""
     first, *parts = pattern.split("*")
     if not parts or not value.startswith(first):
         return value == pattern

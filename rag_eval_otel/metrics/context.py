@@ -23,7 +23,7 @@ from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRankingMetric(TaskMetric):
-    """A `TaskMetric` that asks the judge about each context alone."""
+    """A metric that asks the judge one question about each context, and scores the replies."""
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         ask_about = partial(task_about, sample, self.kind, self.examples)

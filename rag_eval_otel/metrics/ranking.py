@@ -18,7 +18,11 @@ from rag_eval_otel.types import EmbedFn, Sample, Score
 
 
 class Ranking(NamedTuple):
-    """Grades of retrieved documents by rank, of all relevant ones, and how many were retrieved."""
+    """What the formulas of ranking metrics see of a sample.
+
+    ``hits`` has the grades of the relevant documents that were retrieved, by rank; ``grades`` those
+    of all relevant documents; ``retrieved`` is the number of different ids.
+    """
 
     hits: dict[int, float]
     grades: Sequence[float]
@@ -31,7 +35,11 @@ Formula: TypeAlias = Callable[[Ranking], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingMetric(BaseMetric):
-    """A metric of the ids in a sample, without a judge: a row of a table of metrics."""
+    """A metric that compares ``Sample.ranked_ids`` with ``relevant_ids``; it asks no judge.
+
+    Only the first ``k`` ids count; None: all. ``unretrieved`` and ``irrelevant`` are the scores if
+    nothing was retrieved, or nothing is relevant; None: undefined.
+    """
 
     k: int | None = None
     about: str = field(compare=False, repr=False)
