@@ -109,10 +109,7 @@ class Config:
     scores of ``cascade`` alone.
     """
     redis: str | None = field(default=None, repr=False)
-    """The URL of a Redis or Valkey server in which several processes share the budget.
-
-    Each process counts its own turns.
-    """
+    """The URL of a Redis or Valkey server for a budget of several processes, except for turns."""
 
     # Limits
     hold_seconds: Annotated[float, (0, 3600)] = 10.0

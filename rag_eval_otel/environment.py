@@ -27,7 +27,7 @@ def names_in(value: str) -> tuple[str, ...]:
 
 
 def switch(text: str) -> bool:
-    """Return True for on, true, yes and 1, False for their opposites; else raise `ValueError`."""
+    """Read on, true, yes or 1 as True, and off, false, no or 0 as False; else `ValueError`."""
     word = text.strip().lower()
     if word not in _ON | _OFF:
         raise ValueError(f"must be on or off, not {text!r}")
@@ -64,7 +64,7 @@ def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def exporter_names(signal: Signal, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the entry points of exporters that the ``OTEL_*`` variables name for ``signal``."""
+    """Return the names of the exporters for ``signal`` in ``OTEL_*``, as of entry points."""
     protocol = _otlp(signal, "PROTOCOL", environ)
     has_http_port = ":4318/" in _otlp(signal, "ENDPOINT", environ) + "/"
     is_http = protocol.startswith("http") if protocol else has_http_port

@@ -203,10 +203,10 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens + self.embedding_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in COUNTS})
 
 
-_COUNTS = tuple(Usage.__dataclass_fields__)
+COUNTS = tuple(Usage.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,10 @@ class Ask:
             return [error] * len(tasks)
 
     async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
-        sizes = {_first(task): _size_of(task) for task in tasks}
+        sizes: dict[Task[Any], int] = {}
+        for task in tasks:
+            texts = (text for name, _ in task.inputs for text in task.texts(name))
+            sizes[_first(task)] = len(instructions_of(task.kind)) + sum(map(len, texts))
         try:
             async with self.ledger.metered(sizes, self._judge, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
@@ -162,11 +165,6 @@ def _first(task: Task[Any]) -> Task[Any]:
     return replace(task, complaint="") if task.complaint else task
 
 
-def _size_of(task: Task[Any]) -> int:
-    texts = (text for name, _ in task.inputs for text in task.texts(name))
-    return len(instructions_of(task.kind)) + sum(map(len, texts))
-
-
 def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:
     groups: list[list[Task[Any]]] = []
     for task in tasks:
@@ -183,10 +181,7 @@ def given_up() -> errors.JudgeTimeoutError:
 
 
 def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """Return ``tasks`` with notes in place of the second half of the contexts.
-
-    If there is one context, or a task is about one, each context loses its own second half.
-    """
+    """Replace the later contexts by notes, or the end of each, if a task is about one context."""
     shown = [dict(task.inputs) for task in tasks]
     single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
     listed = (text for inputs in shown for text in inputs.get("contexts", ()))

@@ -30,10 +30,7 @@ _FRESH = 1.0  # seconds for which the sums of all processes that a request has s
 
 
 class SlidingWindow:
-    """The sum of the amounts that were added in the last ``seconds`` seconds. Not thread-safe.
-
-    Amounts are kept in ``cells`` intervals of time; an interval leaves the sum as a whole.
-    """
+    """The sum of what was added in the last ``seconds`` seconds, in ``cells`` intervals of time."""
 
     def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
         self._count = cells
@@ -73,15 +70,12 @@ def whole(limit: Limit) -> int:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Reservation:
-    """An admitted request: per limit, the estimated amount and the cell of the window with it.
-
-    ``shared`` are the cells in Redis; None if the request was counted in this process only.
-    """
+    """An admitted request: for each limit, the estimate, and the interval in which it counts."""
 
     model: str
     amounts: tuple[int, ...]
     cells: tuple[int, ...]
-    shared: tuple[int, ...] | None
+    shared: tuple[int, ...] | None  # the intervals in Redis; None: it is not counted there
     is_settled: bool = False
 
 
@@ -162,9 +156,9 @@ class Budget:
         return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
-        """Replace the estimate of a request by what it took; a second call has no effect.
+        """Replace the estimate by ``usage``; None: unknown, the estimate counts ``requests`` times.
 
-        With None, the tokens are unknown: the estimate then counts ``requests`` times.
+        A second call for the same reservation has no effect.
         """
         if reservation.is_settled:
             return
@@ -260,8 +254,8 @@ return result
 class RedisCounts:
     """The amounts that several processes took from a budget, in Redis.
 
-    ``url`` may end in ``#name``: processes with the same name share the budget. After an error,
-    Redis is not asked for ``retry`` seconds.
+    Processes whose ``url`` ends in the same ``#name`` share a budget. After an error, Redis is not
+    asked for ``retry`` seconds.
     """
 
     def __init__(

@@ -37,7 +37,6 @@ _FADING = 0.9  # part of the time of a slow reply that is remembered after each 
 _JITTER = 0.1  # largest part that is added to a pause, or taken from the time until a probe
 _RANDOM = random.SystemRandom()  # the global generator is seeded by applications
 
-
 _Refusal = Literal["bad_request", "not_found", "rate_limited", "unauthorized"]
 _Failure = Literal["cancelled", "internal", "timeout", "transport", "unparsable"]
 Outcome: TypeAlias = Literal["ok", _Refusal, _Failure]
@@ -127,10 +126,7 @@ class Limits:
 
 
 class Breaker:
-    """A circuit breaker: while it is open, one request at a time, a probe, may be sent.
-
-    Not thread-safe.
-    """
+    """A circuit breaker: while it is open, one request at a time, a probe, may be sent."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -191,10 +187,7 @@ class RetryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointState:
-    """The state of an `Endpoint` for gauges. ``pause``: seconds until the next request is sent.
-
-    ``returned`` counts the requests that were sent again after a pause for a rate limit.
-    """
+    """The state of an `Endpoint`; ``returned`` counts requests sent again after a rate limit."""
 
     name: str
     attempts: Mapping[Outcome, int]

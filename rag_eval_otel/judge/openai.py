@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
     from typing_extensions import Self
 
-
 _TOP_LOGPROBS = 20  # the most alternatives to a token that OpenAI returns
 _FEWER = {20: 5, 5: 0}  # the number to ask for after a refusal
 
@@ -55,7 +54,6 @@ _THINKING = re.compile(
 """Names of models that write hidden thoughts, which count as tokens of the reply."""
 _HOTTEST = 2  # the highest temperature
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
-
 
 _Clients: TypeAlias = (
     "dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]]"
@@ -139,12 +137,7 @@ class OpenAIJudge:
         self._is_taken = False  # whether any request was answered
         self._in_vain = 0
         self._client = OpenAIClient(
-            kind,
-            base_url=base_url,
-            api_key=api_key,
-            timeout=timeout,
-            retries=retries,
-            client=client,
+            kind, base_url, api_key=api_key, timeout=timeout, retries=retries, client=client
         )
         title = f"judge {provider}/{model} at {self._client.address}"
         self.endpoint = Endpoint(f"judge {model}", self._client.limits, title=title)
@@ -322,8 +315,8 @@ class OpenAIClient:
     def __init__(
         self,
         provider: Provider,
-        *,
         base_url: str | None,
+        *,
         api_key: str | None,
         timeout: float,
         retries: int,

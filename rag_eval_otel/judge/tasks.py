@@ -213,10 +213,10 @@ class UnitRating(Reply):
 
 
 class TwoFlags(Reply):
-    """Two flags, 1 for yes and 0 for no, about an answer.
+    """Two flags, each 1 or 0, for an answer.
 
-    ``subject``: does the answer match the subject of the question? ``focus``: does it address the
-    focus or the point of view that the question asks for?
+    ``subject``: it is about the same matter as the question. ``focus``: it takes up the side of the
+    matter that the question is after.
     """
 
     subject: Flag
@@ -225,11 +225,7 @@ class TwoFlags(Reply):
 
 
 class TwoMarks(Reply):
-    """Two marks from 0 to 2 for the contexts.
-
-    ``subject``: do they match the subject of the question? ``sufficiency``: do they allow a full
-    answer?
-    """
+    """Marks from 0 to 2 for the contexts: are they on the subject; do they allow a full answer?"""
 
     subject: Mark
     sufficiency: Mark

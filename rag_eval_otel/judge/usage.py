@@ -7,20 +7,19 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.budget import Budget, Reservation
 from rag_eval_otel.providers import Part
-from rag_eval_otel.types import Usage
+from rag_eval_otel.types import COUNTS, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Weights: TypeAlias = Mapping[Any, int]
-_COUNTS = tuple(field.name for field in fields(Usage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +190,7 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
 
 @asynccontextmanager
 async def attempt() -> AsyncIterator[AttemptUsage]:
-    """Count the HTTP request in the block; the caller sets ``usage`` from the response.
-
-    Raises `BudgetSpentError` on entry if the budget admits no further request.
-    """
+    """Count the HTTP request in the block; raise `BudgetSpentError` if the budget refuses it."""
     meter = _SCOPE.get().meter
     async with nullcontext(AttemptUsage()) if meter is None else meter.attempt() as result:
         yield result
@@ -262,5 +258,5 @@ def shares(usage: Usage, weights: Sequence[float]) -> list[Usage]:
         marks = [0, *(round(number * end / ends[-1]) for end in ends)]
         return [end - start for start, end in pairwise(marks)]
 
-    rows = zip(*(divided(getattr(usage, name)) for name in _COUNTS), strict=True)
-    return [Usage(**dict(zip(_COUNTS, row, strict=True))) for row in rows]
+    rows = zip(*(divided(getattr(usage, name)) for name in COUNTS), strict=True)
+    return [Usage(**dict(zip(COUNTS, row, strict=True))) for row in rows]

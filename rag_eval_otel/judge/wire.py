@@ -417,10 +417,7 @@ class CutText(str):
 
 
 def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Cut each text of ``sample`` after ``most`` characters, and all texts after four times that.
-
-    Also returns how many characters were cut, by name of the field.
-    """
+    """Cut texts after ``most`` characters, and after 4 ``most`` in all; count what is cut."""
     if most is None:
         return sample, {}
     cut: Counter[str] = Counter()

@@ -137,7 +137,6 @@ Source: ``LLMContextRecall`` of ragas 0.4.3. Unlike in ragas, verdicts other tha
 refused, so that the score stays in its range. The judge is not asked if there is no context.""",
     ),
 )
-"""The metrics of this module that ask one kind of question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

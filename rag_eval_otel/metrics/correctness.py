@@ -36,7 +36,6 @@ Source: ``AnswerAccuracy`` of ragas 0.4.3, with answer and reference exchanged a
 are refused.""",
     ),
 )
-"""The metrics of this module that ask one kind of question."""
 
 _NO_REFERENCE: dict[str, float | None] = {"reference": None, "answer": None}
 _MAX_BETA = 1e6  # nearly recall alone

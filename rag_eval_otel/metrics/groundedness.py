@@ -66,7 +66,6 @@ ragas does; `AnswerRelevancy` does.
 Source: ``RelevancyEvaluator`` of LlamaIndex 0.14, with the same differences.""",
     ),
 )
-"""The metrics of this module that ask one kind of question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

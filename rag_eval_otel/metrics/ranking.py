@@ -203,4 +203,3 @@ RANKING = (
         threshold=0.5,
     ),
 )
-"""The metrics of this module."""

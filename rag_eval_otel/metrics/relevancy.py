@@ -69,7 +69,6 @@ Source: the article that describes multi-method relevancy, method "direct". Unli
 is asked again if it replies with prose or with a number out of range (there: .5).""",
     ),
 )
-"""The metrics of this module that ask one kind of question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
