@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -446,7 +447,11 @@ def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
     table = thresholds
     if isinstance(thresholds, str):
         pairs = [pair.partition("=") for pair in thresholds.split(",") if pair.strip()]
-        table = {name.strip(): _number_in(text) for name, _, text in pairs}
+        numbers: dict[str, Any] = {name.strip(): text.strip() for name, _, text in pairs}
+        for name, text in numbers.items():
+            with suppress(ValueError):
+                numbers[name] = float(text)
+        table = numbers
         if "" in table or len(table) < len(pairs):
             msg = f"{where}: name each metric once, as in faithfulness=0.8, not {thresholds!r}"
             raise ConfigError(msg)
@@ -460,13 +465,6 @@ def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
             msg = f"{where}: a threshold must be a number, as in {name}=0.8, not {value!r}"
             raise ConfigError(msg)
     return {str(name): float(value) for name, value in table.items()}
-
-
-def _number_in(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text.strip()
 
 
 def read_thresholds(path: Path) -> dict[str, float]:

@@ -38,17 +38,13 @@ def first_set(names: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     return next((environ[name] for name in names if environ.get(name)), None)
 
 
-def _is_true(name: str) -> bool:
-    return os.environ.get(name, "").strip().lower() == "true"
-
-
 def sdk_disabled() -> bool:
     """Return True if ``OTEL_SDK_DISABLED`` is ``true``: then this library does nothing."""
-    return _is_true("OTEL_SDK_DISABLED")
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def sdk_metrics_enabled() -> bool:
-    return _is_true("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED")
+    return os.environ.get("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "").strip().lower() == "true"
 
 
 def doctor_is_on() -> bool:

@@ -179,10 +179,9 @@ class Measurement:
         if not isinstance(model, str):
             kind = type(self.judge).__name__
             raise errors.ConfigError(f"a judge needs a `model` for versions; {kind} has none")
-        if self.budget is not None and not is_offline(self.judge):
-            self.budget.require_price(model, "judge")
-        if self.budget is not None and not is_offline(self.embedder):
-            self.budget.require_price(name_of(self.embedder), "embedder")
+        for part, of in (("judge", self.judge), ("embedder", self.embedder)):
+            if self.budget is not None and not is_offline(of):
+                self.budget.require_price(name_of(of), part)
 
     def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
         return clipped(self.redactor.sample(sample), self.max_text_chars)

@@ -89,10 +89,6 @@ def _average_precision(ranking: Ranking) -> float:
     return sum(precisions) / len(ranking.grades)
 
 
-def _mean_reciprocal_rank(ranking: Ranking) -> float:
-    return sum(1 / rank for rank in ranking.hits) / len(ranking.hits) if ranking.hits else 0.0
-
-
 def _exponential(grade: float, top: float) -> float:
     ln2 = math.log(2)
     return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
@@ -137,7 +133,7 @@ RANKING = (
     ),
     _row(
         "mrr_of_all",
-        _mean_reciprocal_rank,
+        lambda ranking: sum(1 / rank for rank in ranking.hits) / max(1, len(ranking.hits)),
         "The mean of the reciprocal ranks of all relevant documents that were retrieved.",
         "``MRR`` of LlamaIndex 0.14 in the granular mode.",
     ),
