@@ -161,12 +161,15 @@ class ProtectedJudge:
     def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._judge = judge
-        self.model = judge.model
         self.revision: int | None = getattr(judge, "revision", None)
         self.label_metrics: frozenset[str] | None = getattr(judge, "label_metrics", None)
 
     def __repr__(self) -> str:
         return f"ProtectedJudge({self._judge!r})"
+
+    @property
+    def model(self) -> str:
+        return self._judge.model
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         return await self.endpoint.call(partial(self._judge.reply, tasks), is_usable=is_usable)
