@@ -12,8 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score
+from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Sampling, Score
 
 LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar, get_args
 
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.files import source_of
 from rag_eval_otel.tools.otlp import SIGNALS, read_json_messages
 from rag_eval_otel.tools.read import contexts_in
@@ -25,7 +24,7 @@ from rag_eval_otel.tools.rows import (
     score_from_cells,
     text,
 )
-from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Score
+from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Sampling, Score
 
 T = TypeVar("T")
 Message = Mapping[str, Any]
