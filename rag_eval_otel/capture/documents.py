@@ -88,16 +88,12 @@ def ids_in(data: Any) -> Iterator[str]:
             yield from ids_in(item)
 
 
-def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
-    """Return a `Passage` for each dict in ``items``, with its ``content``, ``id`` and ``score``."""
-    return tuple(
-        Passage(
-            text=str(item.get("content") or ""),
-            id=None if item.get("id") is None else str(item["id"]),
-            score=item["score"] if isinstance(item.get("score"), float) else None,
-        )
-        for item in items
-    )
+def distinct(passages: Iterable[Passage]) -> tuple[Passage, ...]:
+    """Return the first of ``passages`` with each text, regardless of white space."""
+    by_text: dict[str, Passage] = {}
+    for passage in passages:
+        by_text.setdefault(normalised(passage.text), passage)
+    return tuple(by_text.values())
 
 
 def window_of(text: object, metadata: object) -> dict[str, str]:
@@ -111,7 +107,7 @@ def window_of(text: object, metadata: object) -> dict[str, str]:
 
 
 def documents_in(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents that a tool returned as data, JSON or a repr, but not as one text."""
+    """Return the documents in a tool's result: data, JSON or a repr, but not one plain text."""
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
     if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
@@ -283,7 +279,6 @@ def _of_fields(text: str) -> Sequence[str]:
 
 
 def _between(text: str, marks: Sequence[re.Match[str]]) -> Sequence[str]:
-    """Return the texts after each of the ``marks`` until the next one."""
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]
 
@@ -306,8 +301,8 @@ _FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
 def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if ``text`` does not show where they begin.
 
-    If nothing else separates them, each paragraph is one if all are lines of whole sentences, or if
-    one equals a text in ``known``.
+    Without other marks, paragraphs are documents if each is a line of whole sentences, or if one is
+    also a text in ``known``.
     """
     marked, parts = passages_in_text(text), paragraphs(text)
     if marked is not None:
@@ -385,7 +380,7 @@ class Block:
     question: str | None = None
 
     def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
-        """Return the documents in this text, ``count`` if it is given, or None if not clear."""
+        """Return the documents, or None if they cannot be separated, or not into ``count``."""
         if count is None:
             found = joined_lines(self.text)
             if found and len(found) > 1 and _ORDER.match(found[-1].text):
@@ -436,10 +431,9 @@ def _block_of(message: str) -> str | None:
 
 
 def _first_heading(lines: Sequence[str]) -> int | None:
-    """Return the index of the first line that is a heading of documents, or None.
+    """Return the index of the first line that is a heading such as "Context:", or None.
 
-    It is a name such as "Context:", or an instruction with a colon at its end, unless a line above
-    has a colon at its end, too.
+    An instruction with a colon at its end is one, too, unless a line above has such an end.
     """
     is_below = False
     for number, line in enumerate(lines):

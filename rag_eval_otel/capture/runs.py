@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from opentelemetry import context as otel_context
 
 from rag_eval_otel.capture import step as build
-from rag_eval_otel.capture.conventions.native import distinct_passages
+from rag_eval_otel.capture.documents import distinct
 from rag_eval_otel.capture.span import Copier, Span
 from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text
 from rag_eval_otel.capture.values import plain
@@ -129,7 +129,7 @@ def _step_of(run: Run, most: int) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return recorded parts by run id; question and answer count for all runs above, too."""
+    """Return the recorded parts by run id. Question and answer also count for the runs above."""
     by_id = {run.id: run for run in runs}
     said: dict[int, dict[Part, Any]] = {}
     for run in runs:
@@ -145,7 +145,7 @@ def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
 
 
 def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> Step:
-    """Return ``step`` with the recorded parts ``said``, without those of more than ``most``."""
+    """Return ``step`` with the recorded texts ``said``; those longer than ``most`` count as cut."""
     parts: dict[Any, Any] = dict(said)
     cut: set[Part] = set()
     for part, value in said.items():
@@ -154,7 +154,7 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
             cut.add(part)
             parts[part] = None
     if parts.get("documents") is not None:
-        parts["documents"] = tuple(distinct_passages(parts["documents"]))
+        parts["documents"] = distinct(parts["documents"])
     recorded, query = frozenset(said), (run.query or "")[:most] or None
     all_cut = (step.cut - recorded) | cut
     return replace(step, **parts, query=query, recorded=recorded, cut=all_cut, flat=False)
@@ -169,7 +169,7 @@ def size_of(value: object) -> int:
 
 
 class TreeIntake(Protocol):
-    """Takes complete trees; after ``waiting()``, `RunRecorder.flush` must be called."""
+    """Receives complete trees. Some time after ``waiting``, it must call `RunRecorder.flush`."""
 
     def finished(self, tree: RunTree) -> None: ...
 
@@ -269,7 +269,7 @@ class RunRecorder:
             self.intake.waiting()
 
     def flush(self, grace: float = 0.0) -> None:
-        """Pass on the trees whose root ended ``grace`` seconds ago, with or without runs below."""
+        """Pass on the trees whose root ended ``grace`` seconds ago, even with open runs below."""
         until = self.clock() - grace
         with self._lock:
             ended = [t for t in self._trees.values() if t.ended_at is not None]

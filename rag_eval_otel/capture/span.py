@@ -1,4 +1,4 @@
-"""`Span`, the one record of a span, whatever reported it, and the metadata in its attributes."""
+"""Define `Span`, the one form of spans and LangChain runs, and read the metadata on spans."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LogView:
 class Span:
     """A span or a LangChain run. Times are nanoseconds since the epoch.
 
-    ``value_limit`` is the length at which the SDK cut texts; ``is_cut``: `plain` cut one.
+    ``value_limit`` is the length at which the SDK cuts texts. ``is_cut``: `plain` has cut a text.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Span:
 
     @classmethod
     def from_otlp(cls, span: Any, **more: Any) -> Span:
-        """Return a record of ``span``, a protobuf message; ``more`` are fields it does not have."""
+        """Return a record of the protobuf message ``span``; ``more`` are fields that it lacks."""
         attributes = attributes_of_otlp(span)
         parent_id = int.from_bytes(span.parent_span_id, "big") or None
         says_remote = bool(span.flags & _HAS_REMOTE)
@@ -156,7 +156,7 @@ class Span:
         )
 
     def bystander(self) -> Span:
-        """Return a copy without texts of a span that is no part of RAG; the web route stays."""
+        """Return a copy for a span that is not part of RAG: its only attribute is the web route."""
         routes = {name: self.attributes[name] for name in ROUTES if name in self.attributes}
         return replace(self, attributes=routes, events=(), logs=())
 
@@ -267,7 +267,7 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
-    """Return session, user and conversation of a trace, and the metadata ``keys``, for a span."""
+    """Return attributes for scored spans: session, user, conversation, and metadata ``keys``."""
     merged: dict[str, Any] = {}
     for name, value in chain.from_iterable(values.items() for values in metadata):
         if value is not None and value != "":

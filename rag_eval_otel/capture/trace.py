@@ -65,9 +65,9 @@ class TraceLimits:
 
 @dataclass(slots=True, eq=False)
 class Subtree:
-    """When the first retrieval and the last LLM call below a span were.
+    """The start times of the first retrieval and the last LLM call below a span.
 
-    ``shown``: a chain took or returned documents, which may be of an unknown retrieval.
+    ``shown``: a chain took or returned documents, which may be of a retrieval without a span.
     """
 
     searched: int | None = None
@@ -89,7 +89,7 @@ class Subtree:
 
     @property
     def above(self) -> Subtree:
-        """What counts for the parent: without calls that answered."""
+        """The subtree for the parent, without the LLM calls that answered a question here."""
         return Subtree(self.searched, None, self.shown) if self.is_turn else self
 
     @property
@@ -99,9 +99,9 @@ class Subtree:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class Held:
-    """A span or a LangChain run tree that is kept back from the exporter, because of its scores.
+    """A span or a LangChain run tree that is exported when its scores are known, or too late.
 
-    collecting → scoring, when a turn was found → leaving, when its ``ending`` was decided → left.
+    collecting → scoring (a turn was found) → leaving (the ``ending`` was decided) → left.
     """
 
     key: Key
@@ -149,7 +149,6 @@ class Trace:
         self.is_slow |= is_exported_late(view)
 
     def note_turn(self, span_id: int) -> None:
-        """Note that an LLM call follows a retrieval below the span ``span_id``."""
         self.turns.add(span_id)
         if span_id in self.held:
             self.held[span_id].is_likely = True
@@ -193,7 +192,7 @@ class Trace:
         return part
 
     def count_turns(self) -> int:
-        """Return the number of turns in this trace, which is not read: at least one."""
+        """Return how many turns this trace seems to have, at least one; no texts are read."""
         likely = sum(held.is_likely for held in self.held.values())
         return max(1, likely, len(self.turns))
 
@@ -232,7 +231,7 @@ Anchoring: TypeAlias = Literal["no", "possibly", "likely"]  # to get the scores 
 def may_be_anchor(
     trace: Trace, view: Span, kind: Kind, *, spans: OpenSpans, contexts_from_prompt: bool = False
 ) -> Anchoring:
-    """Return whether the span ``view`` may get scores."""
+    """Return whether ``view`` may get scores, and add its call to the subtrees above it."""
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
     if "documents" in said or holds_documents(view):
@@ -278,7 +277,7 @@ def _may_have_searched(view: Span, kind: Kind, own: Subtree) -> bool:
 
 
 def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
-    """Tell the span ``above``, and those above it, when a retrieval and a call were below them."""
+    """Add the times in ``up`` to the subtree of the span ``above``, and of the spans above that."""
     for _ in range(_DEPTH):
         if above is None or not (up.shown or up.called is not None or up.searched is not None):
             return
@@ -355,7 +354,7 @@ def _tops(trace: Trace) -> dict[int, int]:
 
 
 class OpenSpans:
-    """Knows the newest open spans of all traces, by weak references, except our own spans."""
+    """The newest open spans of all traces, by weak references, except our own spans."""
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=4096)  # since the last refresh
@@ -368,7 +367,7 @@ class OpenSpans:
     def refresh(self) -> None:
         """Add the spans that have started since the last refresh, and drop ended spans.
 
-        Those stay until the next refresh: the SDK sets an end time before it calls the processor.
+        A span is dropped one refresh later: the SDK sets its end before it calls the processor.
         """
         with self._refreshing:  # not the store's lock, for which the application's threads wait
             seen = self.starts.copy()
@@ -411,7 +410,7 @@ def is_own(span: ReadableSpan) -> bool:
 
 
 def is_bystander(view: Span) -> bool:
-    """Return True if the span ``view`` is no part of RAG and no instrumentation of RAG made it."""
+    """Return True if ``view`` is not part of RAG, nor of a library that traces RAG calls."""
     return kind_of(view) == "other" and not is_instrumentation(view.scope)
 
 
@@ -492,13 +491,11 @@ class PendingLogs:
     """Stores log records until their span has ended; drops the oldest above ``max_bytes``."""
 
     max_bytes: int
-
-    def __post_init__(self) -> None:
-        self.clear()
+    size: int = 0
+    _records: OrderedDict[Key, Sequence[LogView]] = field(default_factory=OrderedDict)
 
     def clear(self) -> None:
-        self._records: OrderedDict[Key, Sequence[LogView]] = OrderedDict()
-        self.size = 0
+        self._records, self.size = OrderedDict(), 0
 
     def add(self, key: Key, record: LogView) -> None:
         known = self._records.get(key, ())

@@ -34,9 +34,10 @@ def in_order(step: Step) -> tuple[int, str]:
 
 
 class StepTree:
-    """The steps of a trace as a tree, of which circles are cut.
+    """The steps of a trace as a tree; a circle of parents is cut.
 
-    A leaf that ended before a step below it started is none of its ancestors: its context leaked.
+    A leaf (LLM, tool or retrieval) is not an ancestor of a step that started after its end: the
+    leaf had not detached its OpenTelemetry context.
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
@@ -80,7 +81,7 @@ class StepTree:
         return frozenset(above.id for step in retrievals for above in self.ancestors(step))
 
     def lacks_parent(self, step: Step) -> bool:
-        """Return True if a span above ``step``, or of something during it, is missing."""
+        """Return True if a span above ``step``, or above a step during it, is missing."""
         within = self.orphans[bisect_left(self.orphans, step.start) :]
         lacks_inner = bool(within) and (step.end is None or within[0] <= step.end)
         return lacks_inner or self.is_orphan(self.path(step)[-1])
@@ -95,13 +96,13 @@ class StepTree:
         return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
 
     def holders_of(self, retrieval: Step) -> Iterable[Step]:
-        """Return the steps that contain ``retrieval``, and that on which it was recorded."""
+        """Return the steps above ``retrieval``, and itself if the application recorded it."""
         explicit = retrieval.kind not in RETRIEVALS
         return self.path(retrieval) if explicit else self.ancestors(retrieval)
 
 
 def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, int]) -> Step:
-    """Return the LLM ``call`` with the texts of LLM calls ``around`` it that wrap no other."""
+    """Fill in texts that ``call`` lacks from LLM spans ``around`` it that wrap no other call."""
     output, shown = call.output, call
     around = [above for above in around if wraps[above.id] <= len(around)]
     if output is None and not call.calls_tools and "output" not in call.hidden:
@@ -119,7 +120,7 @@ def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, 
 
 
 def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
-    """Yield the LLM ``calls``, ordered by start, but for those that a second source recorded."""
+    """Yield the LLM ``calls`` without those that a second instrumentation recorded, too."""
     running: dict[Hashable, list[Step]] = {}  # LLM calls that have not ended, by parent
     responses: dict[str | None, Step] = {}
     for call in calls:
@@ -234,7 +235,7 @@ def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Ste
 def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
     """Yield a retrieval for each tool result in a prompt whose tool call is not recorded as a step.
 
-    An agent shows a result in each later prompt: it counts once in a run of the agent's loop.
+    An agent repeats a result in all later prompts, so a result counts once in an agent's loop.
     """
     outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
@@ -262,7 +263,7 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
 
 
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
-    """Map each LLM call to the nearest step above with an earlier LLM or tool call: its loop."""
+    """Map each LLM call to its agent's loop: the nearest step with an earlier LLM or tool call."""
     first: dict[Hashable, int] = {}
     for one in tree.steps:
         if one.kind in {"llm", "tool"}:
@@ -282,7 +283,7 @@ def _retrieval(key: Hashable, of: Step, parent: Hashable | None, **parts: Any) -
 
 
 def _handed_on(tree: StepTree) -> list[Step]:
-    """Return the retrieval before the first chain that received documents, if there is one."""
+    """Return a retrieval of the documents in the input of the first inner chain that has some."""
     having = [one for one in tree.steps if one.documents_given]
     if not having or any(not any(tree.ancestors(one)) for one in having):
         return []  # the outermost chain received documents: the application was given them
@@ -345,10 +346,7 @@ def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, l
 
 
 def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
-    """Yield the LLM calls, or the step above on which the application recorded the answer.
-
-    A step with a retrieval below it, as those in ``holders``, does not take their place.
-    """
+    """Yield the LLM calls, or the step above, not in ``holders``, whose answer was recorded."""
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
         step = next((above.id for above in tree.path(call) if above.id in said), None)
@@ -360,7 +358,7 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
 
 
 def _owners_of(tree: StepTree, groups: _Groups) -> _Owners:
-    """Map each anchor to the outermost one to whose turn it belongs; iterations are alike."""
+    """Map each anchor to the outermost anchor of its turn, one for all iterations of a loop."""
     held = Counter(above.id for one in groups for above in tree.ancestors(tree.by_id[one]))
     anchors = {anchor: tree.by_id[anchor] for anchor in groups}
     leaders = {key: _enclosing(tree, groups, one, held) for key, one in anchors.items()}
@@ -387,9 +385,9 @@ def _enclosing(
 
 
 def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
-    """Return True if ``inner`` is a step on the way to another answer of the anchor ``above``.
+    """Return True if the anchor ``inner`` only prepares the answer of the anchor ``above``.
 
-    Both got one question, or an LLM call of ``above`` may have been shown the output of ``inner``.
+    Both have the same question, or ``above`` may show the output of ``inner`` to an LLM.
     """
     if above.flat or above.output is None:
         return False
@@ -473,7 +471,7 @@ class Turn:
 def find_turns(
     steps: Sequence[Step], *, loss: Loss = "none", contexts_from_prompt: bool = False
 ) -> list[Turn]:
-    """Return the RAG turns in the ``steps`` of one trace, of which steps may be missing."""
+    """Return the RAG turns in the ``steps`` of a trace; with ``loss``, steps may be missing."""
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
     groups = _group_calls(tree, retrievals)
@@ -516,13 +514,13 @@ def _anchored_turns(
     other_calls = _other_calls(tree, calls, users)
     for anchor, found in calls.items():
         if anchor is not None and anchor in retrievers:
-            yield Turn(
-                anchor=tree.by_id[anchor],
-                path=_path(tree, anchor, users),
+            yield _turn(
+                tree,
+                anchor,
+                users,
                 calls=tuple(sorted(found, key=in_order)),
                 other_calls=tuple(other_calls[anchor]),
                 retrievers=tuple(retrievers[anchor]),
-                doubt="partial" if tree.lacks_parent(tree.by_id[anchor]) else None,
             )
 
 
@@ -557,23 +555,16 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
                 break
     around = _users(tree, {**dict.fromkeys(users), **{anchor: anchor for anchor in found}})
     for anchor, retrievers in found.items():
-        yield Turn(
-            anchor=tree.by_id[anchor],
-            path=_path(tree, anchor, around),
-            retrievers=tuple(retrievers),
-            doubt="partial" if tree.lacks_parent(tree.by_id[anchor]) else None,
-        )
+        yield _turn(tree, anchor, around, retrievers=tuple(retrievers))
 
 
 def _other_calls(tree: StepTree, calls: _Groups, users: _Users) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id.
-
-    A call beside the anchor that called tools may belong to something else.
-    """
+    """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id."""
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for call in tree.generators:
         for above in tree.ancestors(call):
+            # A call beside the anchor that called tools may belong to something else.
             around = users.get(above.id, set()) if not call.calls_tools else set()
             anchor = above.id if above.id in calls or len(around) != 1 else next(iter(around))
             if anchor in calls and (anchor, call.id) not in known:
@@ -590,15 +581,17 @@ def _users(tree: StepTree, owners: _Owners) -> dict[Hashable, set[Hashable | Non
     return users
 
 
-def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
-    start = tree.by_id[anchor]
-    return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
+def _turn(tree: StepTree, anchor: Hashable, users: _Users, **parts: Any) -> Turn:
+    step = tree.by_id[anchor]
+    above = (a for a in tree.ancestors(step) if users[a.id] == {anchor})
+    doubt: SkipReason | None = "partial" if tree.lacks_parent(step) else None
+    return Turn(anchor=step, path=(step, *above), doubt=doubt, **parts)
 
 
 def _surroundings(
     tree: StepTree, turns: Sequence[Turn], owners: _Owners
 ) -> tuple[dict[Hashable, list[Step]], dict[Hashable, list[Step]]]:
-    """Return the steps below each anchor, and those beside it below a step of this turn alone."""
+    """Return by anchor the steps below it, and those below a step above it of this turn alone."""
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     below: dict[Hashable, list[Step]] = defaultdict(list)
     beside: dict[Hashable, list[Step]] = defaultdict(list)
@@ -645,9 +638,9 @@ def _within(tree: StepTree, calls: Sequence[Step], ids: set[Hashable]) -> frozen
 def _with_doubts(
     tree: StepTree, turns: Sequence[Turn], users: _Users, *, is_complete: bool
 ) -> Iterator[Turn]:
-    """Yield ``turns``, with a doubt if a turn may be a step on the way to another answer.
+    """Yield ``turns``, with a doubt for those that may only prepare the answer of another turn.
 
-    Another turn wrote its question, or what a step with several turns returned is from no call.
+    Another turn wrote their question, or no LLM call wrote the output of a step around them.
     """
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     wrote: dict[str, set[Hashable]] = defaultdict(set)

@@ -15,9 +15,8 @@ from rag_eval_otel.errors import ConfigError
 class Convention:
     """A reader of one tracing convention: its attribute names, and functions that read its spans.
 
-    It is asked to read a span if the scope of the span is in ``scopes``, or ``scopes`` is empty,
-    and if the span has one of the attributes ``marks``, or ``marks`` is empty, or it has a
-    name_prefix.
+    A convention is tried on a span of one of the ``scopes`` with one of the attributes ``marks``.
+    An empty set matches every span, and a span whose name has the ``name_prefix`` needs no mark.
     """
 
     name: str
