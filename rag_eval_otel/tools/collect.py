@@ -15,8 +15,6 @@ from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.otlp import Message, TracePart, as_attributes, parts_of, spans_of
-from rag_eval_otel.capture.otlp_files import LONGEST
 from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.turns import Turn
@@ -24,6 +22,7 @@ from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.backends.annotation import backend_error
 from rag_eval_otel.runtime.guard import require
+from rag_eval_otel.tools.otlp import LONGEST, Message, TracePart, as_attributes, parts_of, spans_of
 from rag_eval_otel.tools.rows import iso, moment
 from rag_eval_otel.types import Sample
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from unicodedata import category, normalize
 
-from rag_eval_otel.capture.otlp_files import LONGEST, lines_of
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import require
+from rag_eval_otel.tools.otlp import LONGEST, lines_of
 from rag_eval_otel.tools.rows import FurtherColumn, Row, flat_columns
 from rag_eval_otel.types import Sample
 

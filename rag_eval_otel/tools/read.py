@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rag_eval_otel.capture.otlp_files import check_size
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.tools.files import Source, source_of
+from rag_eval_otel.tools.otlp import check_size
 from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, moment
 from rag_eval_otel.types import Evaluation, Passage, Sample
 

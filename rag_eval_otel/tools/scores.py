@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.otlp_files import SIGNALS, read_json_messages
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.files import source_of
+from rag_eval_otel.tools.otlp import SIGNALS, read_json_messages
 from rag_eval_otel.tools.read import contexts_in
 from rag_eval_otel.tools.rows import (
     LEAVES,

@@ -28,12 +28,11 @@ from apps.programs import (
 )
 from corpus.retold import as_recorded
 from live import attached
-from rag_eval_otel.capture.otlp import as_attributes
-from rag_eval_otel.capture.otlp_files import messages_in
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.collect import Collected, CollectedTurn, Selection, collect
+from rag_eval_otel.tools.otlp import as_attributes, messages_in
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.types import Sample
 from replay import Recording, load, replay

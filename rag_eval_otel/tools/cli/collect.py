@@ -9,14 +9,13 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from rag_eval_otel.capture.otlp import Message
-from rag_eval_otel.capture.otlp_files import messages_in
 from rag_eval_otel.config import Config
 from rag_eval_otel.environment import switch
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import Options, add_all, require_another_file
 from rag_eval_otel.tools.collect import Collected, Selection, collect, phoenix_messages
 from rag_eval_otel.tools.files import check_output, writing_samples
+from rag_eval_otel.tools.otlp import Message, messages_in
 from rag_eval_otel.tools.rows import moment
 
 DESCRIPTION = """\

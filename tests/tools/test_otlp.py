@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.capture.otlp_files import read_messages
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.tools.otlp import read_messages
 
 MOST_MB = 400
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rag_eval_otel.capture.otlp import parts_of, spans_of
 from rag_eval_otel.capture.span import Span
+from rag_eval_otel.tools.otlp import parts_of, spans_of
 
 PARENT = "0000000000000007"
 
