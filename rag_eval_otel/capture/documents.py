@@ -124,7 +124,7 @@ def _parsed(text: str) -> Any:
 
 def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
     if isinstance(data, str):
-        return _in_text(data, depth - 1)
+        return passages_in_text(data, depth - 1)
     if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
         data = data[0]
     if isinstance(data, Mapping):
@@ -153,7 +153,6 @@ def _is_message(data: Mapping[str, Any]) -> bool:
 
 
 def _is_block(item: Any) -> bool:
-    """Return True if ``item`` is a text block of a chat message."""
     is_text = isinstance(item, Mapping) and item.get("type") == "text"
     return is_text and isinstance(item.get("text"), str)
 
@@ -204,12 +203,8 @@ _STOP = re.compile("[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3
 _LETTER, _BLANK_LINE = re.compile(r"\w"), re.compile(r"\n[ \t]*\n")
 
 
-def passages_in_text(text: str) -> tuple[Passage, ...] | None:
+def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if nothing but blank lines separates them."""
-    return _in_text(text, _WITHIN)
-
-
-def _in_text(text: str, depth: int) -> tuple[Passage, ...] | None:
     if not depth:
         return None
     data = _of_data(_parsed(text), depth) if text.lstrip()[:1] in _OPENING else None
@@ -218,8 +213,8 @@ def _in_text(text: str, depth: int) -> tuple[Passage, ...] | None:
     parts = next((parts for form in _FORMS if (parts := form(text))), None)
     if parts is None:
         return None
-    bare = (_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts)
-    return tuple(p for one in bare if one for p in _in_text(one, depth - 1) or [Passage(text=one)])
+    texts = filter(None, (_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts))
+    return tuple(p for t in texts for p in passages_in_text(t, depth - 1) or [Passage(text=t)])
 
 
 def _of_strings(text: str) -> Sequence[str]:
@@ -236,7 +231,6 @@ def _of_tags(text: str) -> Sequence[str]:
 
 
 def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
-    """Return the texts between tags, and the text outside of them."""
     found, outside, name, begin = [], [], "", 0
     for mark in tag.finditer(text):
         if not name and not mark[1]:

@@ -280,7 +280,9 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     if isinstance(value, BaseMessage):
         return _note_message(value, depth)
     if isinstance(value, Document):
-        return _note_document(value)
+        fields = value.__dict__  # read often: the model's own attribute access is slower
+        about = dict(fields.get("metadata") or {})
+        return {"page_content": fields["page_content"], "id": fields.get("id"), "metadata": about}
     if isinstance(value, PromptValue):
         return [_note_message(message, depth + 1) for message in value.to_messages()]
     if isinstance(value, str):
@@ -298,16 +300,6 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     ):
         return {name: note(part, depth + 1) for name, part in islice(members.items(), _ITEMS)}
     return None
-
-
-def _note_document(document: Document) -> Any:
-    fields = document.__dict__  # read often: the model's own attribute access is slower
-    metadata = fields.get("metadata")
-    return {
-        "page_content": fields["page_content"],
-        "id": fields.get("id"),
-        "metadata": dict(metadata) if metadata else {},
-    }
 
 
 def note_search(results: Sequence[Any]) -> list[Any]:

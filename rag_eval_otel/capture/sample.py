@@ -48,14 +48,11 @@ _MAX_DOCUMENTS = 1000  # of a turn; each is searched for in the prompts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The sample of a turn, or why it is not scored. ``turn`` is None if a trace has no turn.
-
-    If ``is_span_missed``, the span of the turn was exported before the turn was found.
-    """
+    """The sample of a turn, or why it is not scored."""
 
     result: Sample | SkipReason
-    turn: Turn | None = None
-    is_span_missed: bool = False
+    turn: Turn | None = None  # None if a trace has no turn
+    is_span_missed: bool = False  # whether the span was exported before its turn was found
 
 
 @dataclass
@@ -133,8 +130,7 @@ def _sample(turn: Turn) -> Sample:
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
     """Return the last question ("input") or answer ("output") on ``steps``; a recorded one first.
 
-    An output that repeats the input of its step does not count. A text that was redacted or cut is
-    not restored from another step.
+    A text that was redacted or cut is not restored from another step: `Refused` is raised.
     """
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
@@ -144,6 +140,7 @@ def _text_on(steps: Iterable[Step], part: Part) -> str | None:
             raise Refused(reason="redacted")
         if part in step.cut:
             raise Refused(reason="truncated")
+        # An output that repeats the input of its step does not count.
         is_echo = part == "output" and step.kind != "llm" and is_same(text, step.input)
         if text is not None and text.strip() and (explicit or not is_echo):
             return text
@@ -316,8 +313,7 @@ def _is_used(call: Step, turn: Turn) -> bool:
 
 # --- the contexts ---------------------------------------------------------------------------------
 
-# The position of each passage in the prompts (None if unknown), and its text shown there.
-_Shown: TypeAlias = "dict[Passage, tuple[Place | None, Passage]]"
+_Shown: TypeAlias = "dict[Passage, tuple[Place | None, Passage]]"  # position and text in prompts
 _Behind: TypeAlias = "tuple[Place | None, str]"
 
 _BEGINNING = 40  # a document that was cut is recognised by so many characters at its beginning
@@ -357,7 +353,6 @@ def _distinct(retrievers: Iterable[Step]) -> tuple[Passage, ...]:
 
 
 def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
-    """Return the documents in a variable or below a heading of the prompt of ``generator``."""
     counts = [one.document_count for one in turn.retrievers if one.lacks_texts]
     count = None if None in counts else sum(one or 0 for one in counts)
     block = None
@@ -447,10 +442,7 @@ def _ordered(retrieved: Sequence[Passage], found: _Shown) -> tuple[Passage, ...]
 
 
 def _widened(turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messages) -> _Shown:
-    """Replace passages in ``shown`` by longer texts that contain them, if the prompt has those.
-
-    The longer texts are in the metadata of documents, or a reranker returned them instead.
-    """
+    """Replace passages by longer texts around them, from metadata or a reranker, if shown."""
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     rerankers = [one for one in turn.retrievers if one.kind == "reranker"]
     reranked = [p.text for one in rerankers for p in one.documents or ()]
@@ -464,10 +456,7 @@ def _widened(turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messa
 
 
 def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown) -> _Shown:
-    """Return the ``passages`` of which the ``messages`` show only the beginning, cut there.
-
-    A beginning that ends with a sentence may be a quotation, and does not count.
-    """
+    """Return the ``passages`` of which the ``messages`` show only the beginning, cut there."""
     taken = {at for at, _ in known.values()}
     found: _Shown = {}
     for passage in passages:
@@ -477,7 +466,7 @@ def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown
         message = messages.texts[at[0]][at[1] :]
         pairs = zip(passage.text, message, strict=False)
         seen = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        is_sentence = seen.rstrip().endswith((".", "!", "?"))
+        is_sentence = seen.rstrip().endswith((".", "!", "?"))  # perhaps a quotation
         stands = messages.place(seen)
         if len(seen) < _BEGINNING or is_sentence or stands in taken:
             continue
@@ -507,14 +496,11 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
 
 
 def _link(said: str, messages: Messages) -> Place | None:
-    """Return the position of the LLM output ``said`` in the prompts ``messages``, or None.
-
-    A short output counts only if it is a message, a line or a quotation of its own.
-    """
+    """Return the position of the LLM output ``said`` in the prompts ``messages``, or None."""
     if len(said) >= _LINK:
         return messages.place(said)
     if len(said) < _SHORT or len(said.split()) == 1:
-        return None
+        return None  # a short output must be a message, a line or a quotation of its own
     alone = re.compile(rf"(?:^|[\n\"'`>]|[:*-] ){re.escape(said.strip())}(?:$|[\n\"'`<])")
     return messages.place(said) if any(map(alone.search, messages.texts)) else None
 
@@ -716,17 +702,14 @@ _Record: TypeAlias = "tuple[str, int, int]"  # instrumentation, start and end of
 
 
 class RecentTurns:
-    """The last ``max_turns`` turns, to find turns that two instrumentations have recorded.
-
-    The record that comes first counts. Two equal requests in one instrumentation are two turns.
-    """
+    """The last ``max_turns`` turns, to find turns that two instrumentations have recorded."""
 
     def __init__(self, max_turns: int = 1024) -> None:
         self._max = max_turns
         self._seen: OrderedDict[int, tuple[_Record, ...]] = OrderedDict()
 
     def is_repeated(self, sample: Sample, turn: Turn) -> bool:
-        """Return True if another instrumentation has recorded ``turn`` before."""
+        """Return True if another instrumentation has recorded a turn with these texts and times."""
         key = hash((sample.question, sample.answer))
         steps = (step for step in reversed(turn.path) if step.kind != "other")
         outermost = next(steps, turn.anchor)  # steps of kind "other" around it may be a session

@@ -42,10 +42,7 @@ class LogView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span or a LangChain run. Times are nanoseconds since the epoch.
-
-    ``value_limit`` is the length at which the SDK cuts texts. ``is_cut``: `plain` has cut a text.
-    """
+    """A span or a LangChain run. Times are nanoseconds since the epoch."""
 
     name: str
     span_id: int
@@ -62,9 +59,9 @@ class Span:
     logs: Sequence[LogView] = ()
     dropped: int = 0
     dropped_events: int = 0
-    value_limit: int | None = None
+    value_limit: int | None = None  # the length at which the SDK cuts texts
     service: str = ""
-    is_cut: bool = False
+    is_cut: bool = False  # whether `plain` has cut a text
 
     @classmethod
     def from_sdk(cls, span: ReadableSpan, logs: Sequence[LogView] = ()) -> Span:
@@ -184,9 +181,7 @@ class Copier:
     def values(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         return {exact(name): self.value(value) for name, value in attributes.items()}
 
-    def value(  # noqa: PLR0911  # one for each kind of value
-        self, value: Any, within: tuple[int, ...] = ()
-    ) -> Any:
+    def value(self, value: Any, within: tuple[int, ...] = ()) -> Any:
         if value is None or type(value) in {bool, int, float}:
             return value
         if isinstance(value, bytes | bytearray | memoryview):
@@ -195,14 +190,13 @@ class Copier:
             return self._text(exact(value), may_be_json=not within)
         if isinstance(value, int | float):
             return int(value) if isinstance(value, int) else float(value)
-        if len(within) == _DEPTH or id(value) in within:
+        is_container = isinstance(value, Mapping | Sequence | AbstractSet)
+        if not is_container or len(within) == _DEPTH or id(value) in within:
             return None
         within = (*within, id(value))
         if isinstance(value, Mapping):
             return {str(self.value(key, within)): self.value(v, within) for key, v in value.items()}
-        if isinstance(value, Sequence | AbstractSet):
-            return [self.value(item, within) for item in value]
-        return None
+        return [self.value(item, within) for item in value]
 
     def _text(self, text: str, *, may_be_json: bool) -> Any:
         if len(text) <= self.most:

@@ -198,7 +198,6 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
 
 
 def _texts_in(data: Found) -> tuple[str, ...]:
-    """Return all usable texts among the values of the dict ``data``."""
     found = data.values() if isinstance(data, Mapping) else ()
     return tuple(text for text in found if isinstance(text, str) and usable(text) is not None)
 
@@ -323,7 +322,6 @@ def llm(
 
 
 def _shown(messages: Found) -> list[tuple[str, str]]:
-    """Return role and text of each message that a model was shown."""
     if isinstance(messages, Mapping) and isinstance(messages.get("prompts"), list):
         messages = messages["prompts"]
     if isinstance(messages, list) and messages and isinstance(messages[0], str):

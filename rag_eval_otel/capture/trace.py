@@ -65,14 +65,11 @@ class TraceLimits:
 
 @dataclass(slots=True, eq=False)
 class Subtree:
-    """The start times of the first retrieval and the last LLM call below a span.
-
-    ``shown``: a chain took or returned documents, which may be of a retrieval without a span.
-    """
+    """The start times of the first retrieval and the last LLM call below a span."""
 
     searched: int | None = None
     called: int | None = None
-    shown: bool = False
+    shown: bool = False  # whether a chain took or returned documents, perhaps of a lost retrieval
 
     def add(self, other: Subtree) -> None:
         self.shown |= other.shown
@@ -365,15 +362,13 @@ class OpenSpans:
         self._refreshing = threading.RLock()  # a signal handler may flush
 
     def refresh(self) -> None:
-        """Add the spans that have started since the last refresh, and drop ended spans.
-
-        A span is dropped one refresh later: the SDK sets its end before it calls the processor.
-        """
+        """Add the spans that have started since the last refresh, and drop ended spans."""
         with self._refreshing:  # not the store's lock, for which the application's threads wait
             seen = self.starts.copy()
             alive = (span for start in seen if (span := start()) is not None and not is_own(span))
             known = {id(span): span for span in chain(*self._open.values(), alive)}
             ended = {key: span for key, span in known.items() if span.end_time is not None}
+            # The SDK sets the end before it calls the processor: ended spans stay for one refresh.
             ending = {key: span for key, span in ended.items() if key not in self._ending}
             opened = [span for key, span in known.items() if key not in ended][-_OPEN:]
             by_trace: dict[int, list[ReadableSpan]] = {}

@@ -34,11 +34,7 @@ def in_order(step: Step) -> tuple[int, str]:
 
 
 class StepTree:
-    """The steps of a trace as a tree; a circle of parents is cut.
-
-    A leaf (LLM, tool or retrieval) is not an ancestor of a step that started after its end: the
-    leaf had not detached its OpenTelemetry context.
-    """
+    """The steps of a trace as a tree; a circle of parents is cut."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self.by_id: dict[Hashable, Step] = {}
@@ -53,6 +49,7 @@ class StepTree:
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
             seen.add(parent)
             above = self.by_id[parent]
+            # Its OpenTelemetry context was not detached when it ended.
             leaked = above.end is not None and above.end < step.start
             if not (leaked and above.kind in _LEAVES):
                 yield above
@@ -165,8 +162,7 @@ _RETRIEVES: Final = re.compile(  # the description of a tool that retrieves, and
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     """Return the successful retrievals of a trace, ordered by start, the outermost only.
 
-    Some are known only from the results of search tools, also in prompts, or from documents that
-    chains pass on.
+    Some are known only from results of search tools, or from documents that chains pass on.
     """
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     embedded: dict[Hashable, list[Step]] = defaultdict(list)
@@ -196,7 +192,6 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
 
 
 def _complete(tree: StepTree, one: Step, nested: Sequence[Step], embedded: Sequence[Step]) -> Step:
-    """Return the retrieval ``one`` with the query and the documents that are on other steps."""
     if one.input is None and "input" not in one.hidden:
         before = [e.input for e in embedded if e.end is not None and e.end <= one.start]
         told = (r.input for r in nested if r.input is not None)
@@ -323,12 +318,9 @@ def is_verdict(text: str) -> bool:
 
 _MAX_NESTED = 200  # the most anchors in one step that are compared, in quadratic time
 
-# The LLM calls of each anchor, by its id.
-_Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"
-# The anchor to whose turn each anchor belongs, by ids; None for those in a circle.
-_Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
-# The owners of the anchors at or below each step, by step id.
-_Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
+_Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"  # the LLM calls of each anchor, by its id
+_Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"  # the anchor of the turn of each anchor
+_Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"  # the owners at or below each step
 
 
 def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
@@ -385,10 +377,7 @@ def _enclosing(
 
 
 def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
-    """Return True if the anchor ``inner`` only prepares the answer of the anchor ``above``.
-
-    Both have the same question, or ``above`` may show the output of ``inner`` to an LLM.
-    """
+    """Return True if the anchor ``inner`` only prepares the answer of the anchor ``above``."""
     if above.flat or above.output is None:
         return False
     outputs = [one.output for one in (inner, *groups[inner.id]) if one.output]
@@ -397,7 +386,7 @@ def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
     if is_same(inner.input, above.input) or not all(any(call.prompt) for call in groups[above.id]):
         return True
     prompts = [text for call in groups[above.id] for text in call.prompt]
-    return any(place(text, prompts) for text in outputs)
+    return any(place(text, prompts) for text in outputs)  # the output of ``inner`` was used
 
 
 def _outermost(anchor: Hashable, leaders: _Owners) -> Hashable | None:
@@ -525,10 +514,7 @@ def _anchored_turns(
 
 
 def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
-    """Yield a turn for each LLM call without parent that was shown tool results or documents.
-
-    A call that was shown a single passage may be one of several drafts, one for each passage.
-    """
+    """Yield a turn for each LLM call without parent that was shown tool results or documents."""
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
         if one.parent is None and one.kind == "retriever" and isinstance(one.id, tuple):
@@ -537,6 +523,7 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
         if call.id in shown and not call.calls_tools and (call.output or "").strip():
             found = tuple(shown[call.id])
             of_prompt = [one for one in found if one.contexts_source == "prompt"]
+            # A call with a single passage may write one of several drafts, one for each passage.
             is_draft = len(of_prompt) == len(found) == len(of_prompt[0].documents or ()) == 1
             doubt: SkipReason | None = "ambiguous" if is_draft else None
             doubt = "partial" if tree.is_orphan(call) else doubt

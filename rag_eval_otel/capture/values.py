@@ -248,12 +248,9 @@ def at(data: Any, *path: str) -> Any:
     return data
 
 
-# In the next functions types are looked up in tuples: a type may be a list, which has no hash.
-
-
 def _is_result(block: object) -> bool:
     return isinstance(block, Mapping) and (
-        block.get("type") in ("tool_call_response", "tool_result")
+        block.get("type") in ("tool_call_response", "tool_result")  # no set: it may be a list
         or "tool_call_result" in block
         or "toolResult" in block
         or {"result", "origin"} <= block.keys()  # Haystack's, as its repr has it
@@ -321,7 +318,6 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
 
 
 # --- questions and answers ------------------------------------------------------------------------
-
 
 QUESTIONS = (  # keys under which applications keep questions, the first one first
     *("question", "input", "query", "user_input", "user_question", "prompt", "text"),
@@ -431,8 +427,7 @@ def _data(node: ast.expr) -> Any:
 
 # --- texts in prompts -----------------------------------------------------------------------------
 
-# The index of a message, and the number of its letters and digits before a position in it.
-Place: TypeAlias = "tuple[int, int]"
+Place: TypeAlias = "tuple[int, int]"  # the index of a message, letters and digits before a text
 
 _CHUNK = 24  # letters and digits in a row that two texts do not share by chance
 _NEITHER = re.compile(r"[\W_]+")
@@ -468,13 +463,10 @@ class Messages:
         return sum(map(len, self._bare))
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """Return the index of the first message that contains ``text``, and the offset of ``text``.
-
-        The message has ``text`` verbatim, escaped as in JSON, or with other white space. In the
-        last case, the offset is that in the message with single spaces.
-        """
+        """Return the index of the first message that contains ``text``, and the offset there."""
         if not text.strip():  # an empty text is in every message
             return None
+        # Verbatim, escaped as in JSON, or with other white space: in messages with single spaces.
         forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
         return _find(forms, self.texts) or _find([normalised(text)], self._normal)
 
@@ -484,10 +476,7 @@ class Messages:
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
     def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
-        """Return the position of a part of each of ``texts``, if the messages contain one.
-
-        A part is 24 letters and digits in a row that none of ``others`` contains.
-        """
+        """Return the position of a part of each of ``texts`` that ``others`` do not contain."""
         parts = {text: _parts_of(bare(text)) for text in texts}
         known = {part for several in parts.values() for part in several}
         for other in others if known else ():

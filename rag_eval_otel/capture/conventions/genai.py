@@ -135,7 +135,6 @@ def with_events(view: Span) -> Span:
 
 
 def _body(view: Span, attributes: Mapping[str, Any]) -> Any:
-    """Return the attributes of a span event as the body of a log record; `CUT` if one is cut."""
     body = {name: read(text, limit=view.value_limit) for name, text in attributes.items()}
     is_cut = view.dropped_events or any(isinstance(text, Lost) for text in body.values())
     return CUT if is_cut else body

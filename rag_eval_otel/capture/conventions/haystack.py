@@ -94,7 +94,6 @@ def _windows_in(outputs: Any) -> tuple[Passage, ...]:
 
 
 def _only_tool(outputs: Any) -> Any:
-    """Return the tool message in ``outputs``, or None if several tools were called."""
     messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     if isinstance(messages, list):
         return messages[0] if len(messages) == 1 else None
@@ -239,7 +238,6 @@ def _documents(outputs: Any) -> Any:
 
 
 def _parsed(data: Any) -> Any:
-    """Return ``data`` with the reprs of Haystack's messages and answers parsed."""
     if isinstance(data, list):
         return [_parsed(item) for item in data]
     if isinstance(data, Mapping):

@@ -54,7 +54,6 @@ def _text(view: Span, name: str) -> str | Lost | None:
 
 
 def _whole(text: str, limit: int | None) -> str | Lost:
-    """Return ``text``, or a `Lost` if it was redacted or is as long as the SDK's length limit."""
     if is_marker(text):
         return HIDDEN
     return CUT if limit is not None and len(text) >= limit else text
@@ -78,7 +77,6 @@ def _contexts(view: Span, events: Sequence[Mapping[str, Any]]) -> tuple[Passage,
 
 
 def _listed(data: Any, view: Span) -> tuple[Passage, ...] | Lost | None:
-    """Return the documents in ``data``, a sequence of texts, or JSON that lists documents."""
     if isinstance(data, str):
         data = read(data, limit=view.value_limit)
         passages = data if isinstance(data, Lost) else passages_in(data)

@@ -96,7 +96,6 @@ def to_step(view: Span, of: Kind) -> Step:
 
 
 def _documents(view: Span, outputs: Any, prefix: str = "retrieval.documents") -> Any:
-    """Return the documents on the span ``view``, or `CUT` if some were dropped or shortened."""
     items = list(numbered(view.attributes, prefix))
     with_text = [item for _, item in items if "document.content" in item]
     if view.dropped and (has_gaps(number for number, _ in items) or not items):

@@ -75,7 +75,6 @@ def _to_step(view: Span, of: Kind) -> Step:
 
 
 def _inner(data: Any, *keys: str) -> Any:
-    """Return the first value of ``keys`` in ``data``, which may also have tags; else ``data``."""
     if isinstance(data, Mapping):
         return next((data[key] for key in keys if key in data), data)
     return data
