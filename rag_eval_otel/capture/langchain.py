@@ -159,11 +159,7 @@ class LangChainCapture(BaseCallbackHandler):
     on_llm_error = on_retriever_error = on_tool_error = on_chain_error
 
     def _start(
-        self,
-        kind: Kind,
-        serialized: Mapping[str, Any] | None,
-        event: Mapping[str, Any],
-        asked: Any,
+        self, kind: Kind, serialized: Mapping[str, Any] | None, event: Mapping[str, Any], asked: Any
     ) -> Run | None:
         if not self.enabled:
             return None

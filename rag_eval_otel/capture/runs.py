@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 
@@ -168,19 +168,12 @@ def size_of(value: object) -> int:
     return sum(map(size_of, value)) if isinstance(value, list) else 0
 
 
-class TreeIntake(Protocol):
-    """Receives complete trees. Some time after ``waiting``, it must call `RunRecorder.flush`."""
-
-    def finished(self, tree: RunTree) -> None: ...
-
-    def waiting(self) -> None: ...
-
-
 @dataclass(eq=False, repr=False)
 class RunRecorder:
     """Stores the runs of every LangChain root run until its tree is complete, then passes it on."""
 
-    intake: TreeIntake
+    finished: Callable[[RunTree], object]  # takes each complete tree
+    waiting: Callable[[], object]  # called if runs outlast their root: `flush` must follow
     max_trees: int = 4096
     max_size: int = 256 * 1024 * 1024  # characters
     max_age: float = 3600.0  # seconds, as `grace`: a stream that is abandoned ends after its root
@@ -228,7 +221,7 @@ class RunRecorder:
                 tree.searched = run.start
         for old in stale:
             old.lost = max(1, old.lost)
-            self.intake.finished(old)
+            self.finished(old)
         return run
 
     def _stale(self) -> list[RunTree]:
@@ -264,9 +257,9 @@ class RunRecorder:
             if is_finished and not self._forget(tree):
                 return
         if is_finished:
-            self.intake.finished(tree)
+            self.finished(tree)
         elif is_root:
-            self.intake.waiting()
+            self.waiting()
 
     def flush(self, grace: float = 0.0) -> None:
         """Pass on the trees whose root ended ``grace`` seconds ago, even with open runs below."""
@@ -275,7 +268,7 @@ class RunRecorder:
             ended = [t for t in self._trees.values() if t.ended_at is not None]
             ready = [t for t in ended if (t.ended_at or 0.0) <= until and self._forget(t)]
         for tree in ready:
-            self.intake.finished(tree)
+            self.finished(tree)
 
     def _forget(self, tree: RunTree) -> bool:
         if self._trees.pop(tree.root.id, None) is None:

@@ -478,12 +478,8 @@ def find_turns(
     ]
     used = {one.id for turn in found for one in (*turn.retrievers, *turn.path)}
     found += _turns_without_llm(tree, [one for one in retrievals if one.id not in used], users)
-    below, beside = _surroundings(tree, found, owners)
     is_complete = loss == "none"
-    found = [
-        _with_surroundings(tree, turn, below[turn.anchor.id], beside[turn.anchor.id])
-        for turn in found
-    ]
+    found = [*_with_surroundings(tree, found, owners)]
     found = [*_with_doubts(tree, found, users, is_complete=is_complete)]
     return [replace(p, is_complete=is_complete) for turn in found for p in _split_flat(turn)]
 
@@ -575,10 +571,8 @@ def _turn(tree: StepTree, anchor: Hashable, users: _Users, **parts: Any) -> Turn
     return Turn(anchor=step, path=(step, *above), doubt=doubt, **parts)
 
 
-def _surroundings(
-    tree: StepTree, turns: Sequence[Turn], owners: _Owners
-) -> tuple[dict[Hashable, list[Step]], dict[Hashable, list[Step]]]:
-    """Return by anchor the steps below it, and those below a step above it of this turn alone."""
+def _with_surroundings(tree: StepTree, turns: Sequence[Turn], owners: _Owners) -> Iterator[Turn]:
+    """Yield ``turns`` with the steps below each anchor, or beside it below the turn's own path."""
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     below: dict[Hashable, list[Step]] = defaultdict(list)
     beside: dict[Hashable, list[Step]] = defaultdict(list)
@@ -588,25 +582,21 @@ def _surroundings(
         if anchor is not None and owners[anchor] is not None:
             below[owners[anchor]].append(one)
         first = next((a for a in above if a in owners or a in lines), None)
-        if first in lines and first not in owners:
+        if one.kind == "chain" and first in lines and first not in owners:
             beside[lines[first]].append(one)
-    return below, beside
-
-
-def _with_surroundings(
-    tree: StepTree, turn: Turn, below: Sequence[Step], beside: Sequence[Step]
-) -> Turn:
-    tools = [one for one in below if one.kind in _ACTIVE and not tree.is_inside(one, _ACTIVE)]
-    steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
-    ranking = {s.id for s in steps if (s.kept_ids or s.documents_seen) and s.output is None}
-    return replace(
-        turn,
-        steps=(turn.anchor, *steps, *(one for one in beside if one.kind == "chain")),
-        tools=tuple(tools),
-        ranking_calls=_within(tree, turn.calls, ranking - {turn.anchor.id}),
-        tool_calls=_within(tree, (*turn.calls, *turn.other_calls), {tool.id for tool in tools}),
-        lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, below),
-    )
+    for turn in turns:
+        inner, chains = below[turn.anchor.id], beside[turn.anchor.id]
+        tools = [one for one in inner if one.kind in _ACTIVE and not tree.is_inside(one, _ACTIVE)]
+        steps = [one for one in inner if one.kind in {"agent", "chain", "reranker"}]
+        ranking = {s.id for s in steps if (s.kept_ids or s.documents_seen) and s.output is None}
+        yield replace(
+            turn,
+            steps=(turn.anchor, *steps, *chains),
+            tools=tuple(tools),
+            ranking_calls=_within(tree, turn.calls, ranking - {turn.anchor.id}),
+            tool_calls=_within(tree, (*turn.calls, *turn.other_calls), {tool.id for tool in tools}),
+            lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, inner),
+        )
 
 
 def _lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:

@@ -151,15 +151,11 @@ def has_gaps(numbers: Iterable[int]) -> bool:
 
 # --- chat messages --------------------------------------------------------------------------------
 
-_ROLES: Mapping[str, str] = {
-    name: role
-    for role, names in {
-        "assistant": ("ai", "assistant", "model", "tool-call"),
-        "system": ("developer", "system"),
-        "tool": ("function", "tool", "tool-response"),
-        "user": ("human", "user"),
-    }.items()
-    for name in names
+_ROLES: Mapping[str, tuple[str, ...]] = {
+    "assistant": ("ai", "assistant", "model", "tool-call"),
+    "system": ("developer", "system"),
+    "tool": ("function", "tool", "tool-response"),
+    "user": ("human", "user"),
 }
 _CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
 
@@ -168,7 +164,8 @@ def role_named(name: object) -> str | None:
     """Return the role (user, assistant, system, tool) that a framework calls ``name``, or None."""
     if not isinstance(name, str):
         return None
-    return _ROLES.get(name.lower().removesuffix("chunk").removesuffix("message"))
+    name = name.lower().removesuffix("chunk").removesuffix("message")
+    return next((role for role, names in _ROLES.items() if name in names), None)
 
 
 def plain(data: Any) -> Any:
