@@ -425,16 +425,14 @@ def _block_of(message: str) -> str | None:
 
 
 def _first_heading(lines: Sequence[str]) -> int | None:
-    """Return the index of the first line that is a heading such as "Context:", or None.
-
-    An instruction with a colon at its end is one, too, unless a line above has such an end.
-    """
+    """Return the index of the first line that is a heading such as "Context:", or None."""
     is_below = False
     for number, line in enumerate(lines):
         if not line.strip():
             continue
         squeezed = _squeezed(line)
         found = _HEADING.match(squeezed)
+        # An instruction is a heading unless a line above has a colon at its end, too.
         if (found and found["colon"]) or (not is_below and _is_instruction(squeezed)):
             return number
         ends = line.rstrip().rstrip("*").endswith(":")

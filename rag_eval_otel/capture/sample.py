@@ -1,7 +1,7 @@
 """Read the question, the contexts and the answer of a turn from its steps, as a sample to score.
 
-If parts of the turn contradict each other, or if a part was redacted, the result is not a sample
-but the reason why the turn is not scored. This module reads texts, so it runs in the background.
+If a part was redacted, or if parts contradict each other, the result is not a sample but the reason
+why the turn is not scored. This module reads texts, so it runs in the background.
 """
 
 from __future__ import annotations
@@ -327,9 +327,9 @@ _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
     """Return the passages that the ``generator`` was shown, or raise `Refused`.
 
-    A passage counts if it is in the prompt of the generator, or in that of an earlier LLM call
-    whose output is in the prompt of the generator, as in refine and map-reduce chains. A passage of
-    which only a part is shown was reformatted. If none is shown, all were rewritten, and count.
+    They are in its prompt, or in that of an earlier LLM call whose output is in its prompt, as in
+    refine and map-reduce chains. A passage of which only a part is shown was reformatted. If none
+    is shown, all were rewritten, and count.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     retrievers = turn.retrievers if explicit is None else (explicit,)
@@ -476,10 +476,7 @@ def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return the texts in the prompts of ``generator`` and of the LLM calls whose output it saw.
-
-    With a text of such a call comes the position of that output in the prompt of ``generator``.
-    """
+    """Return the texts in the prompts of ``generator`` and of the LLM calls whose output it saw."""
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
     first = 0
@@ -491,7 +488,7 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
         above = [seen[first + at[0]][0] or (first + at[0], at[1]) for at, _ in linked]
         first = len(seen)
         for at, (_, call) in zip(above, linked, strict=True):
-            seen += [(at, text) for text in call.prompt]
+            seen += [(at, text) for text in call.prompt]  # with the place of the call's output
     return seen
 
 

@@ -386,13 +386,11 @@ def _is_parts(items: Sequence[Any]) -> bool:
 
 
 def _first_choice(messages: Sequence[Any]) -> Any:
-    """Return the first of ``messages``, which are alternative replies of a model.
-
-    If one calls a tool or is a tool result, they are successive, and the last is the reply.
-    """
+    """Return the first of ``messages``, which are alternative replies of a model."""
     if _is_parts(messages):
         return messages
     told = [(one, *reply_in(one)) for one in messages]
     said = [one for one, text, calls in told if text or calls]
+    # If one calls a tool or is a tool result, they are successive, and the last is the reply.
     is_sequence = any(calls or at(one, "role") == "tool" for one, _, calls in told)
     return (said[-1] if is_sequence else said[0]) if said else None

@@ -96,10 +96,7 @@ class Subtree:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class Held:
-    """A span or a LangChain run tree that is exported when its scores are known, or too late.
-
-    collecting → scoring (a turn was found) → leaving (the ``ending`` was decided) → left.
-    """
+    """A span or a LangChain run tree that is exported when its scores are known, or too late."""
 
     key: Key
     item: Any
@@ -111,7 +108,7 @@ class Held:
     takes_place: bool = False  # whether it counts for the most spans that may wait for scores
     is_claimed: bool = False  # whether a thread writes the spans of this run tree
     is_late: bool = False  # whether it left at its deadline, or found no room
-    state: State = "collecting"
+    state: State = "collecting"  # scoring: a turn was found; leaving: its ``ending`` was decided
     ending: Ending | None = None
 
 
@@ -355,8 +352,7 @@ class OpenSpans:
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=4096)  # since the last refresh
-        # Recently ended spans that are no part of RAG, which may follow in their traces.
-        self.ended: deque[ReadableSpan] = deque(maxlen=256)
+        self.ended: deque[ReadableSpan] = deque(maxlen=256)  # before the first RAG in their traces
         self._open: dict[int, list[ReadableSpan]] = {}
         self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
         self._refreshing = threading.RLock()  # a signal handler may flush

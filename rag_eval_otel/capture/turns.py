@@ -71,12 +71,6 @@ class StepTree:
     def is_inside(self, step: Step, kinds: Container[str]) -> bool:
         return any(above.kind in kinds for above in self.ancestors(step))
 
-    @cached_property
-    def above_retrievals(self) -> frozenset[Hashable]:
-        """The ids of the steps that have a retrieval below them, even if it failed."""
-        retrievals = (step for step in self.steps if step.kind in RETRIEVALS)
-        return frozenset(above.id for step in retrievals for above in self.ancestors(step))
-
     def lacks_parent(self, step: Step) -> bool:
         """Return True if a span above ``step``, or above a step during it, is missing."""
         within = self.orphans[bisect_left(self.orphans, step.start) :]
@@ -228,10 +222,7 @@ def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Ste
 
 
 def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
-    """Yield a retrieval for each tool result in a prompt whose tool call is not recorded as a step.
-
-    An agent repeats a result in all later prompts, so a result counts once in an agent's loop.
-    """
+    """Yield a retrieval for each tool result in a prompt whose tool call has no step of its own."""
     outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
     known = [p.text for one in retrievals for p in one.documents or ()]
@@ -240,7 +231,7 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
     for call in tree.generators:
         parent = loops[call.id]
         for number, result in enumerate(call.tool_results):
-            key = parent, normalised(result.text)
+            key = parent, normalised(result.text)  # agents repeat a result in later prompts
             is_text = result.text.strip() and not _FAILED.match(result.text)
             retrieves = bool(result.documents) or CONTEXT_TOOLS.search(result.tool)
             if key in seen or not is_text or not retrieves:
@@ -576,8 +567,10 @@ def _with_surroundings(tree: StepTree, turns: Sequence[Turn], owners: _Owners) -
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     below: dict[Hashable, list[Step]] = defaultdict(list)
     beside: dict[Hashable, list[Step]] = defaultdict(list)
+    holders = set[Hashable]()  # steps with a retrieval below, even if it failed
     for one in tree.steps:
         above = [above.id for above in tree.path(one)]
+        holders.update(above[1:] if one.kind in RETRIEVALS else ())
         anchor = next((a for a in above[1:] if a in owners), None)
         if anchor is not None and owners[anchor] is not None:
             below[owners[anchor]].append(one)
@@ -595,12 +588,14 @@ def _with_surroundings(tree: StepTree, turns: Sequence[Turn], owners: _Owners) -
             tools=tuple(tools),
             ranking_calls=_within(tree, turn.calls, ranking - {turn.anchor.id}),
             tool_calls=_within(tree, (*turn.calls, *turn.other_calls), {tool.id for tool in tools}),
-            lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, inner),
+            lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, inner, holders),
         )
 
 
-def _lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
-    inside = {above.id for one in retrievers for above in tree.path(one)} | tree.above_retrievals
+def _lacks_retrieval(
+    tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step], holders: set[Hashable]
+) -> bool:
+    inside = holders.union(above.id for one in retrievers for above in tree.path(one))
     tools = [one for one in below if one.kind == "tool" and one.error is None]
     searching = {tool.name for tool in tools if tool.id in inside}
     return any(tool.name in searching and tool.id not in inside for tool in tools)
