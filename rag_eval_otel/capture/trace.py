@@ -96,7 +96,7 @@ class Subtree:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class Held:
-    """A span or a LangChain run tree that is exported when its scores are known, or too late."""
+    """A span or a LangChain run tree that waits for its scores before it is exported."""
 
     key: Key
     item: Any
@@ -352,7 +352,7 @@ class OpenSpans:
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=4096)  # since the last refresh
-        self.ended: deque[ReadableSpan] = deque(maxlen=256)  # before the first RAG in their traces
+        self.ended: deque[ReadableSpan] = deque(maxlen=256)  # recent spans, not part of RAG
         self._open: dict[int, list[ReadableSpan]] = {}
         self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
         self._refreshing = threading.RLock()  # a signal handler may flush

@@ -451,7 +451,7 @@ class Turn:
 def find_turns(
     steps: Sequence[Step], *, loss: Loss = "none", contexts_from_prompt: bool = False
 ) -> list[Turn]:
-    """Return the RAG turns in the ``steps`` of a trace; with ``loss``, steps may be missing."""
+    """Return the RAG turns in the ``steps`` of a trace. With ``loss``, steps may be missing."""
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
     groups = _group_calls(tree, retrievals)

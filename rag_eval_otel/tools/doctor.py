@@ -142,7 +142,7 @@ _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The result of a test request to the judge or embedder ``name``; ``cause`` if it failed."""
+    """The result of a test request to the judge or embedder ``name``; ``cause`` is its error."""
 
     part: Part
     name: str

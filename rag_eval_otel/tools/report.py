@@ -255,7 +255,7 @@ def lines_of(series: Series) -> list[Line]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A drift alarm with its onset; the same alarm was raised ``again`` times ``until`` then."""
+    """A drift alarm with its ``onset``. It was raised ``again`` so often, last at ``until``."""
 
     alarm: Alarm
     at: float

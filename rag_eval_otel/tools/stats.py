@@ -129,7 +129,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The estimated mean of all turns (``judged`` have a score), or the ``reason`` for none."""
+    """The estimated mean of all turns (``judged`` have a score), or the ``reason`` for no mean."""
 
     value: float | None = None
     interval: Range | None = None

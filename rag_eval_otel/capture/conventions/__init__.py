@@ -105,7 +105,7 @@ def recorded_on(view: Span) -> frozenset[Part]:
 
 
 def is_instrumentation(scope: str) -> bool:
-    """Return True if the library ``scope`` traces RAG calls, perhaps with attributes at the end."""
+    """Return True if a library that traces RAG calls has the ``scope``; it may add marks late."""
     return _IS_INSTRUMENTATION(scope) is not None
 
 
@@ -182,7 +182,7 @@ _EVENTS: Final = tuple(
 
 @lru_cache(4096)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
-    """Return whose texts ``attribute`` has: "own" of this library, "foreign", or None: none."""
+    """Return "own" if we write texts into ``attribute``, "foreign" if others do, else None."""
     if _IS_OWN(attribute):
         return "own"
     if _IS_FOREIGN(attribute) or (

@@ -28,7 +28,7 @@ class Convention:
     content: tuple[str, ...] = ()  # patterns of attributes with texts of users and models
     content_events: tuple[tuple[str, str], ...] = ()  # the same of events and their attributes
     log_events: tuple[str, ...] = ()  # how the names of log records begin that it reads
-    holds_documents: Callable[[Span], bool] | None = None  # of no retrieval; it parses nothing
+    holds_documents: Callable[[Span], bool] | None = None  # for other spans than retrievals
     flat: frozenset[Kind] = frozenset()  # kinds that may contain unrelated questions
     output: str = ""  # the attribute with the output of a call, which may contain documents
     tool_names: tuple[str, ...] = ()  # attributes with a tool's name, before the span's name

@@ -49,7 +49,7 @@ add_options = partial(add_all, options=_OPTIONS)
 
 
 class Point(NamedTuple):
-    """A score on [0, 1], or None; the name of its row or trace; and the time, if it is known."""
+    """A score on [0, 1] or None, the name of its row or trace, and the time, if it is known."""
 
     value: float | None
     place: str
@@ -112,7 +112,7 @@ class Finding:
         }
 
     def worst(self, alarm: Alarm) -> list[str]:
-        """Return rows or traces with the lowest scores since the onset; after a rise, highest."""
+        """Return rows or traces with the lowest scores since the onset (highest after a rise)."""
         sign = -1 if alarm.direction == "up" else 1
         seen = self.points[alarm.onset : alarm.index + 1]
         seen = sorted(seen, key=lambda point: sign * (point.value or 0.0))
