@@ -129,9 +129,9 @@ class DatasetResult:
 class Budget:
     """Limit the judge requests and the tokens (prompt and completion together) of one run.
 
-    A request that is sent again counts again. No request is sent after a limit is reached. Requests
-    that were already sent are finished, so the number of tokens may exceed the limit. Scores that
-    need further requests are errors with the reason ``budget``.
+    A retried request counts again. No request is sent after a limit is reached. Requests that were
+    already sent are finished, so the number of tokens may exceed the limit. Scores that need
+    further requests are errors with the reason ``budget``.
     """
 
     requests: int | None = None
@@ -247,7 +247,7 @@ evaluate_dataset = _blocking(aevaluate_dataset, "evaluate_dataset")
 
 @dataclass(kw_only=True)
 class Run:
-    """One run over a dataset; ``stopped`` says why it stopped before the last row, if it did."""
+    """The scoring of one dataset. ``stopped`` says why, if the run ended before the last row."""
 
     measurement: Measurement
     concurrency: int = 16
@@ -268,7 +268,7 @@ class Run:
         return tuple(metric.name for metric in self.measurement.metrics)
 
     async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
-        """Score the rows of ``dataset``; yield in order those that are done before a stop."""
+        """Yield the rows of ``dataset`` with their scores, in order, until the run is stopped."""
         check_needs(self.measurement.metrics, dataset)
         stop = _Stop(self)
         with (
@@ -322,7 +322,7 @@ async def _score(
 
 
 class _Stop:
-    """Stops a run at a 401, at a 403 before any success, or if the server is out of reach."""
+    """Stops a run at a 401, at a 403 before any success, or if rows in a row get no response."""
 
     def __init__(self, run: Run) -> None:
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -331,7 +331,7 @@ class _Stop:
         self._unreached = 0  # rows in a row
 
     def count(self, evaluation: Evaluation) -> None:
-        """Decide by a row's ``evaluation``, which has only scores that are not from the cache."""
+        """Stop the run if the new scores in a row's ``evaluation`` show that no more can come."""
         # Without a request to a model, the exception is that of a metric of the user.
         has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
         errors = [score for score in evaluation.scores if score.status == "error"]
@@ -373,7 +373,8 @@ async def in_order(
 
     At most ``at_once`` calls run at the same time, and at most four times as many results wait for
     a slower one. When the generator is closed, a call fails or ``stopped`` is done, the running
-    calls are cancelled; after the latter, the results of calls that have ended are yielded.
+    calls are cancelled. If ``stopped`` is done, the results of calls that have ended are still
+    yielded.
     """
     running: deque[asyncio.Task[R]] = deque()
     semaphore = asyncio.Semaphore(at_once)
@@ -415,7 +416,7 @@ async def _cancel(tasks: Iterable[asyncio.Task[R]]) -> None:
 
 @contextmanager
 def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
-    """Give a function that counts a row as done or failed, and show the numbers on stderr."""
+    """Yield a function to call after each row; stderr shows the numbers of done and failed rows."""
     if mode == "off" or (mode == "auto" and not sys.stderr.isatty()):
         yield lambda _: None
         return
