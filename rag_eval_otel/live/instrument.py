@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib.metadata import entry_points
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,13 +19,12 @@ from rag_eval_otel.capture.trace import log_tap
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.drift.canary import Canary
 from rag_eval_otel.drift.monitor import DriftOptions
-from rag_eval_otel.environment import sdk_disabled
+from rag_eval_otel.environment import doctor_is_on, sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.attributes import EventSink
 from rag_eval_otel.export.backends.delivery import BackendSink
 from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import OVERALL, InstrumentSink, Stats
-from rag_eval_otel.live.doctor import report_at_exit
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.live.shutdown import call_at_end
@@ -235,7 +235,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         own_sinks = find_sinks(sinks)
         pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
         self._connect(next_processor, pipeline)
-        report_at_exit(pipeline, provider, None)
+        _report_at_exit(pipeline, provider, None)
         Handle(pipeline, processor=self)
 
     @classmethod
@@ -340,7 +340,7 @@ def instrument(
             return known
         pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
         processor = _attach(attachment, wrap, provider, pipeline)
-        report_at_exit(pipeline, provider, attachment)  # before `Handle`: reversed at the exit
+        _report_at_exit(pipeline, provider, attachment)  # before `Handle`: reversed at the exit
         handle = Handle(pipeline, processor=processor, attachment=attachment)
         if attachment is not None:
             attachment.mark(handle)
@@ -440,6 +440,12 @@ def _sink(sink: Any) -> Sink:
             f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
         )
     return cast("Sink", sink)
+
+
+def _report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
+    """If ``RAG_EVAL_DOCTOR=1`` is set, have the doctor print a report when the process ends."""
+    for point in entry_points(group="rag_eval_otel.reports") if doctor_is_on() else ():
+        point.load()(pipeline, provider, attachment)
 
 
 def build_sinks(

@@ -37,9 +37,9 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS
-from rag_eval_otel.live.doctor import OURS, Finding, Level, finding, versions
 from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.runtime.threads import Workers
+from rag_eval_otel.tools.causes import OURS, Finding, Level, finding, versions
 from rag_eval_otel.tools.cli.options import Options, add_all
 from rag_eval_otel.tools.rows import number
 

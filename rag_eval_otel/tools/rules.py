@@ -18,12 +18,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rag_eval_otel.arguments import THRESHOLDS, chosen_thresholds
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.metrics import METRICS, scale_of, with_thresholds
 from rag_eval_otel.metrics.base import kinds_of
 from rag_eval_otel.semconv import SCORE_BOUNDS
+from rag_eval_otel.tools.cli.options import THRESHOLDS, chosen_thresholds
 
 JAEGER = (
     "http://localhost:16686/search?service={service}"

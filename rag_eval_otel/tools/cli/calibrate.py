@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rag_eval_otel.arguments import count_up_to
 from rag_eval_otel.config import Config, written_thresholds
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.models import build_plain_judge
@@ -21,7 +20,7 @@ from rag_eval_otel.tools.calibrate import (
     check_judge,
     check_table,
 )
-from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
+from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, count_up_to, print_result
 from rag_eval_otel.tools.files import source_of, write_whole
 from rag_eval_otel.tools.labels import observations
 from rag_eval_otel.types import Form

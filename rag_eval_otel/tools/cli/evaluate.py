@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_eval_otel.arguments import add_scoring_options, count_up_to, scoring_config
 from rag_eval_otel.config import Config, thresholds_of
 from rag_eval_otel.environment import names_in
 from rag_eval_otel.errors import ConfigError, FailedRowError
@@ -23,8 +22,11 @@ from rag_eval_otel.tools.cli.options import (
     AS_JSON,
     Options,
     add_all,
+    add_scoring_options,
+    count_up_to,
     print_result,
     require_another_file,
+    scoring_config,
 )
 from rag_eval_otel.tools.dataset import Budget, Run
 from rag_eval_otel.tools.export import export

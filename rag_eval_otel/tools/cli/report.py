@@ -7,13 +7,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from rag_eval_otel.arguments import count_up_to
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
     Options,
     add_all,
+    count_up_to,
     print_result,
     require_another_file,
 )

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from rag_eval_otel import semconv
-from rag_eval_otel.environment import doctor_is_on
 from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.runtime.fork import call_in_child
 
@@ -48,7 +47,7 @@ class Finding:
 
 
 def causes_text() -> str:
-    return (files("rag_eval_otel.live") / "causes.md").read_text(encoding="utf-8")
+    return (files("rag_eval_otel.tools") / "causes.md").read_text(encoding="utf-8")
 
 
 @cache
@@ -104,9 +103,8 @@ def findings_on_turns(turns: Mapping[str, int]) -> Sequence[Finding]:
 
 
 def report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
-    """If ``RAG_EVAL_DOCTOR=1`` is set, print a report on ``pipeline`` when the process ends."""
-    if doctor_is_on():
-        _Report(pipeline, getattr(provider, "provider", provider), attachment)
+    """Print a report on ``pipeline`` when the process ends; called if ``RAG_EVAL_DOCTOR=1``."""
+    _Report(pipeline, getattr(provider, "provider", provider), attachment)
 
 
 class _Report(SpanProcessor):

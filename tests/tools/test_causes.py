@@ -10,12 +10,12 @@ import pytest
 
 from processes import ran
 from rag_eval_otel.export.metrics import DropReason
-from rag_eval_otel.live.doctor import cause_of, causes, causes_text, findings_on_turns
+from rag_eval_otel.tools.causes import cause_of, causes, causes_text, findings_on_turns
 from rag_eval_otel.tools.doctor import Verdict
 from rag_eval_otel.types import ErrorReason, Reason, SkipReason
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("live/doctor.py", "tools/doctor.py")
+NAMES = ("tools/causes.py", "tools/doctor.py")
 SOURCES = [ROOT / "rag_eval_otel" / name for name in NAMES]
 
 PROVIDER = """

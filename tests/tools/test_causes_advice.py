@@ -14,7 +14,7 @@ import rag_eval_otel
 from live import App, asked, attached, generated, retrieved, said, told
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.doctor import cause_of, causes
+from rag_eval_otel.tools.causes import cause_of, causes
 
 Build = Callable[[App, Span | None], None]
 Advice = Callable[[], None]
