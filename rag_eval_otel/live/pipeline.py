@@ -36,7 +36,7 @@ from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.trace import Held, Subtree, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
-from rag_eval_otel.export.attributes import ContentFilter, SpanScores
+from rag_eval_otel.export.attributes import ContentFilter, SpanScores, copied
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
 from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
@@ -198,12 +198,12 @@ class Pipeline:
             self.clock.export()
 
     def export(self, span: ReadableSpan) -> None:
-        """Export ``span`` without the texts that must not be exported, or any on error."""
+        """Export ``span`` without texts that must not be exported; bare if filtering fails."""
         shown = None
         with self.release_edge:
             shown = self.content.shown(span)
         if self.next is not None:
-            self.next.on_end(self.content.bare(span) if shown is None else shown)
+            self.next.on_end(copied(span, attributes={}, events=()) if shown is None else shown)
 
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
         with self.release_edge:
