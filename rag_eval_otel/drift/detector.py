@@ -212,8 +212,6 @@ class BettingDetector:
             every=self.every,
         )
 
-    # --- state ------------------------------------------------------------------------------------
-
     def to_state(self) -> dict[str, Any]:
         """Return the baseline, the evidence and the counts as JSON values, for `restore`."""
         baseline = self.baseline
@@ -249,9 +247,6 @@ class BettingDetector:
             evidence.restore(state["evidence"])
         self.count, self._pause, self._learning = count, pause, learning
         self._evidence = evidence
-
-
-# --- checks ---------------------------------------------------------------------------------------
 
 
 def valid_score(score: object) -> float | None:

@@ -216,8 +216,6 @@ class Run(NamedTuple):
     variance: float
 
 
-# --- evidence -------------------------------------------------------------------------------------
-
 _SHARES: Mapping[Directions, tuple[float, ...]] = {
     "both": (0.4, 0.2, 0.2, 0.2),
     "down": (0.6, 0.4, 0.0, 0.0),

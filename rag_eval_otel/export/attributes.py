@@ -244,9 +244,6 @@ class ContentFilter:
         return kept if is_changed else None
 
 
-# --- events ---------------------------------------------------------------------------------------
-
-
 class EventLog:
     """Emits events as log records of ``logger_provider``, by default the global one."""
 

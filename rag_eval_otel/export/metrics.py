@@ -133,8 +133,6 @@ def _meter_of(provider: MeterProvider) -> Meter:
     return provider.get_meter(semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL)
 
 
-# --- gauges ---------------------------------------------------------------------------------------
-
 Source: TypeAlias = "Callable[[Any], Iterable[Observation]]"
 """Returns the observations of a gauge from an object, at each collection of metrics."""
 _Sources: TypeAlias = list[tuple[weakref.ref[Any], Source]]
@@ -193,8 +191,6 @@ def _observe(
     for same in observations.values():
         yield Observation(join(each.value for each in same), same[0].attributes)
 
-
-# --- turns ----------------------------------------------------------------------------------------
 
 Counted = Literal["captured", "turns", "released", "sources", "failures", "feedback"]
 """What a `Tally` counts."""
@@ -428,9 +424,6 @@ def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | N
         return "scored", sampling.reason
     failed = [score.reason for score in evaluation.scores if score.status != "ok"]
     return "scored", failed[0] if failed else "span_missed" if evaluation.is_span_missed else None
-
-
-# --- the endpoints of judges and embedders --------------------------------------------------------
 
 
 def _one(value: float, attributes: Mapping[str, str] | None = None) -> list[Observation]:

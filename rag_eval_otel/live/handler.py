@@ -87,7 +87,7 @@ class RagEvalCallbackHandler(LangChainCapture):
         return self._attached
 
     def _connect(self) -> RunRecorder:
-        """Return the recorder of LangChain runs; the first call attaches to the tracer provider."""
+        """Return the recorder of LangChain runs; the first call attaches to a tracer provider."""
         if self._recorder_of_handle is not None:
             return self._recorder_of_handle
         with ATTACHING:  # the first runs may begin on several threads at once

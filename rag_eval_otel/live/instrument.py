@@ -68,13 +68,13 @@ class Handle:
         self.processor = processor
         self._pipeline = pipeline
         self._attachment = attachment
-        self._log_tap = None  # log records are read as parts of spans
+        self._log_tap = None  # reads log records, which are parts of spans
         if processor is not None:
             processor.handle = self
             self._log_tap = log_tap(pipeline.logger_provider)
         if self._log_tap is not None:
             self._log_tap.listeners[self] = (pipeline.store.add_log, pipeline.edge("logs"))
-        self._at_end = call_at_end(
+        self._cancel_at_end = call_at_end(
             pipeline, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
         )
         pipeline.instruments.watch(pipeline.store, pipeline.scorer.measurements)
@@ -184,11 +184,11 @@ class Handle:
             self._log_tap.listeners.pop(self, None)
         if self._attachment is not None and self._attachment.owner is self:
             self._attachment.detach(self.processor)
-        self._at_end.cancel()
+        self._cancel_at_end()
 
 
 def recorder_of(handle: Handle) -> RunRecorder:
-    """Return what records LangChain runs; searches of vector stores are recorded from now on."""
+    """Return the recorder of LangChain runs, and record searches of vector stores from now on."""
     handle._record_searches()  # noqa: SLF001
     return handle._pipeline.recorder  # noqa: SLF001
 
@@ -257,7 +257,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         return self
 
     def _start_first(self, span: Span, parent_context: Context | None = None) -> None:
-        """Check at the first span that no other pipeline is on its provider."""
+        """Replace `on_start` for the first span: check that its provider has no other pipeline."""
         pipeline = self._pipeline
         pipeline.start_next = self._next.on_start
         attachment = Attachment(target=getattr(span, "_span_processor", None))
@@ -394,7 +394,7 @@ def _attach(
     provider: TracerProvider,
     pipeline: Pipeline,
 ) -> RagEvalSpanProcessor | None:
-    """Return the span processor of ``pipeline``, or None if the provider takes none."""
+    """Attach ``pipeline``, and return its span processor; None if the provider takes none."""
     if wrap is not None:
         return RagEvalSpanProcessor.of_pipeline(wrap, pipeline)
     if sdk_disabled():
@@ -461,7 +461,7 @@ def build_sinks(
             explanations=config.explanations,
             meter_provider=meters,
         )
-    if config.drift is False or sdk_disabled():
+    if config.drift is False:
         return
     resource = getattr(getattr(provider, "resource", None), "attributes", {})
     yield DriftSink(

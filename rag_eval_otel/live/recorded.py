@@ -1,4 +1,4 @@
-"""What an application records on the active LangChain run, or else on the current span."""
+"""The ``record_...()`` functions, and `FeedbackIntake`, which finds the turns of feedback."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _ACCEPTED: Final = (
     " score"
 )
 
-Origin: TypeAlias = Literal["ids", "current", "run"]  # who names the turn of feedback
+Origin: TypeAlias = Literal["ids", "current", "run"]
+"""What identifies the turn of feedback: ids, the current span, or a LangChain run."""
 
 
 def record_question(text: str) -> None:
@@ -161,7 +162,7 @@ def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
 
 
 def _active_run() -> Run | None:
-    """Return the LangChain run in which the caller runs; None if no callback handler records it."""
+    """Return the LangChain run in which the caller runs, if a callback handler records it."""
     langchain = sys.modules.get("rag_eval_otel.capture.langchain")  # else there is no handler
     active = None if langchain is None else langchain.active_run()
     return None if active is None else active[1]
@@ -237,7 +238,7 @@ def _text_in(document: Any) -> str | None:
 
 
 def _is_number(value: object) -> bool:
-    """Return True if ``value`` is a number of Python, or a number of numpy from a vector store."""
+    """Return True if ``value`` is a number of Python or numpy, but not a bool."""
     return not isinstance(value, bool | str) and hasattr(value, "__float__")
 
 
@@ -262,7 +263,7 @@ def _checked(score: object, name: object, *, comment: object) -> float:
 def _ids(
     trace_id: str | int | UUID | None, span_id: str | int | None
 ) -> tuple[int, int | None, Origin]:
-    """Return trace id, span id and their origin. The trace id is 0 if there is no current span."""
+    """Return trace id, span id and origin; the trace id is 0 without arguments and current span."""
     if trace_id is None:
         if span_id is not None:
             raise ValueError("record_feedback(span_id=...) needs trace_id=..., too")
@@ -302,16 +303,21 @@ _MAX_SAID: Final = 16  # feedback on one turn
 
 @dataclass(slots=True)
 class _Known:
-    """A recent turn: the ids of its span, the judge's labels once it is evaluated, feedback."""
+    """A recent turn that feedback can be joined with."""
 
-    key: tuple[int, int]
-    labels: _Labels | None = None
+    key: tuple[int, int]  # trace id and span id
+    labels: _Labels | None = None  # from the judge, once the turn is evaluated
     said: tuple[Feedback, ...] = ()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackIntake:
-    """Join feedback with the recent turns of one pipeline; a sink of evaluations."""
+    """Finds the recent turn of each feedback, and compares the feedback with the judge's labels.
+
+    It is a sink, which gets the labels. ``pass_on`` is called with feedback that has the ids of its
+    turn, and with an `Agreement` for each label. ``is_under_way(trace_id)`` returns True for a
+    trace or LangChain run that has not been read yet.
+    """
 
     instruments: InstrumentSink
     evaluator: BackgroundEvaluator
@@ -360,7 +366,7 @@ class FeedbackIntake:
                 self.pass_on(early if known is None else self._add(known, early))
 
     def facts(self, span: SpanContext) -> dict[str, Any]:
-        """Return the attributes of feedback that came before its turn, for sampling rules."""
+        """Return the span attributes of feedback that came before its turn was sampled."""
         known = self._turns.get((span.trace_id, span.span_id))
         said = (*self._early.get(span.trace_id, ()), *(known.said if known is not None else ()))
         worst_last = sorted(said, key=lambda feedback: -feedback.score)
@@ -370,7 +376,10 @@ class FeedbackIntake:
         return self._settled(span).said if span.span_id else ()
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Remember the labels of ``evaluation``, unless its turn was targeted, and compare them."""
+        """Store the labels of ``evaluation``, and compare them with feedback on the turn.
+
+        Targeted turns and offline scores are not compared.
+        """
         span, sampling = evaluation.span, evaluation.sampling
         if span is None or not span.span_id:
             return
@@ -384,7 +393,7 @@ class FeedbackIntake:
             self._compare(feedback, known.labels)
 
     def take(self, feedback: Feedback, origin: Origin, *, is_expected: bool = False) -> None:
-        """Join ``feedback`` with its turn, if it is known or under way, and pass it on."""
+        """Pass on ``feedback`` with the ids of its turn; store it if the turn is not known yet."""
         comment = None
         with suppress(RedactionError):
             comment = exportable(self.redactor.text(feedback.comment or "")) or None
@@ -429,7 +438,7 @@ class FeedbackIntake:
         return known
 
     def _find(self, trace_id: int, span_id: int | None) -> _Known | None:
-        """Return the turn of a span, or else the only turn of a trace or LangChain run."""
+        """Return the turn with this span, or else the only turn of the trace or LangChain run."""
         if trace_id in self._runs:
             trace_id, of_run = self._runs[trace_id]
             span_id = span_id or of_run
@@ -439,7 +448,7 @@ class FeedbackIntake:
         return turns[0] if len(turns) == 1 else None
 
     def _settled(self, span: SpanRef) -> _Known:
-        """Return the turn of ``span`` with early feedback that cannot be about another turn."""
+        """Return the turn of ``span``, after adding stored feedback that is about this turn only."""
         known = self._known((span.trace_id, span.span_id))
         for feedback in self._early.pop(span.trace_id, ()):
             if self._find(span.trace_id, feedback.span_id) is known:
@@ -459,13 +468,13 @@ _intakes: Final[list[ReferenceType[FeedbackIntake]]] = []  # of this process, th
 
 
 def register(intake: FeedbackIntake) -> None:
-    """Let `record_feedback` find ``intake`` until its evaluator is shut down."""
+    """Register ``intake`` for `record_feedback`; remove those of pipelines that were shut down."""
     alive = filter(None, [each() for each in _intakes])
     _intakes[:] = map(ref, [*(each for each in alive if not each.evaluator.is_closed), intake])
 
 
 def intake_for(trace_id: int) -> FeedbackIntake | None:
-    """Return the intake that knows the trace, or else the newest open one, or else the newest."""
+    """Return the intake that has seen the trace, or else the newest, open ones first."""
     alive = filter(None, [each() for each in _intakes])
     newest_last = sorted(alive, key=lambda one: (not one.evaluator.is_closed, one.knows(trace_id)))
     return newest_last[-1] if newest_last else None

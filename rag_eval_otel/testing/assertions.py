@@ -152,9 +152,6 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
-# --- samples --------------------------------------------------------------------------------------
-
-
 def _samples(source: object, question: object) -> list[Sample]:
     """Return the samples of ``source``: a sample, a list of samples, or an application."""
     if callable(source) or hasattr(source, "invoke"):
@@ -215,9 +212,6 @@ def _sample_of_call(app: Any, question: object) -> Sample:
             f" question, a retrieval and an answer; one is needed. {_WAYS}"
         )
     return traced[0]
-
-
-# --- tracing --------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -155,8 +155,6 @@ def _metadata(**values: str | float | None) -> dict[str, str | float]:
     }
 
 
-# --- the client of a backend ----------------------------------------------------------------------
-
 T = TypeVar("T")
 NOT_FOUND: Final = 404
 SERVER_ERROR: Final = 500

@@ -36,9 +36,6 @@ def _without_none(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-# --- Phoenix --------------------------------------------------------------------------------------
-
-
 class Phoenix:
     """Phoenix: an annotation of the span. Phoenix stores all annotations of a request or none."""
 
@@ -92,8 +89,6 @@ class Phoenix:
             ]
         return []
 
-
-# --- MLflow ---------------------------------------------------------------------------------------
 
 _ID, _MADE = f"{IDENTIFIER}.id", f"{IDENTIFIER}.made"
 _SOURCES = {"LLM": "LLM_JUDGE", "CODE": "CODE", "HUMAN": "HUMAN"}
@@ -156,9 +151,6 @@ class MLflow:
             }
 
 
-# --- LangSmith ------------------------------------------------------------------------------------
-
-
 class LangSmith:
     """LangSmith: a feedback with our id, on the run that has the id of the span."""
 
@@ -211,8 +203,6 @@ class LangSmith:
             )
 
 
-# --- Langfuse -------------------------------------------------------------------------------------
-
 LANGFUSE_KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
 
 
@@ -258,9 +248,6 @@ class Langfuse:
                 environment=self._environment,
                 timestamp=datetime.fromtimestamp(annotation.made, timezone.utc).isoformat(),
             )
-
-
-# --- Opik -----------------------------------------------------------------------------------------
 
 
 class Opik:

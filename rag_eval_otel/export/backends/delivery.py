@@ -306,8 +306,6 @@ class Delivery:
                 self._log.write(outcome, text, self.name, number, outcome, why[:_QUOTED])
 
 
-# --- the sink -------------------------------------------------------------------------------------
-
 _CLIENTS = "rag_eval_otel.export.backends.clients"
 
 _NEEDS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
