@@ -82,11 +82,6 @@ class BettingDetector:
     `ConfigError` for invalid options.
     """
 
-    __slots__ = (
-        *("_direction", "_evidence", "_learn", "_learning", "_log", "_pause", "_target"),
-        *("alarm", "cooldown", "count", "every", "tail"),
-    )
-
     def __init__(
         self,
         *,

@@ -232,16 +232,6 @@ _RUN_SIZE = 4  # numbers of a run of each view: wealth of the dating bet, start,
 _LEVEL, _TAIL = 0, 1
 
 
-def _plan(
-    direction: Directions, known: tuple[bool, ...], reserve: float
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the indexes of the tested views, and the weight of each bet; ``known``: by view."""
-    wanted = _SHARES_OF_TARGET if direction == "both" and not all(known) else _SHARES[direction]
-    shares = [share * is_known for share, is_known in zip(wanted, known, strict=True)]
-    weights = (shares[view] / sum(shares) / _BETS[view] / reserve for view in _VIEW_OF_BET)
-    return tuple(view for view, share in enumerate(shares) if share), tuple(weights)
-
-
 class Evidence:
     """The evidence that scores differ from ``baseline``, measured by 18 bets.
 
@@ -249,17 +239,16 @@ class Evidence:
     The evidence is the weighted sum, over the views, of the mean wealth of the bets on a view.
     """
 
-    __slots__ = (
-        *("_a", "_b", "_m", "_recent", "_runs", "_shares", "_squares", "_tail", "_total", "_views"),
-        *("baseline", "value"),
-    )
-
     def __init__(
         self, baseline: Baseline, *, every: float, tail: float, direction: Directions = "both"
     ) -> None:
         self.baseline, self._tail = baseline, tail
-        known = tuple(level is not None for level in baseline.levels)
-        self._views, self._shares = _plan(direction, known, _RESERVE if baseline.level.n else 1.0)
+        known = [level is not None for level in baseline.levels]
+        wanted = _SHARES_OF_TARGET if direction == "both" and not all(known) else _SHARES[direction]
+        shares = [share * is_known for share, is_known in zip(wanted, known, strict=True)]
+        whole = sum(shares) * (_RESERVE if baseline.level.n else 1.0)
+        self._shares = tuple(shares[view] / whole / _BETS[view] for view in _VIEW_OF_BET)
+        self._views = tuple(view for view, share in enumerate(shares) if share)
         self._a, self._b = (array("d", bytes(8 * _ENDS[-1])) for _ in range(2))
         for view in self._views:
             level, bets = baseline.levels[view], slice(*_ENDS[view : view + 2])

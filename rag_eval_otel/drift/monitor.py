@@ -225,7 +225,12 @@ class DriftMonitor:
         reports: list[Report] = []
         with self._lock:
             if stream not in self._streams:
-                self._streams[stream] = _StreamMonitor(self._make_detector(stream))
+                self._streams[stream] = _StreamMonitor(detector := self._make(stream))
+                try:
+                    if stream in self._restored:
+                        detector.restore(self._restored.pop(stream))
+                except _INVALID_STATE as error:
+                    log.warning(_UNUSABLE, stream.name, cause_of(error))
                 previous = self._versions.get((stream.service, stream.name), stream.version)
                 self._versions[stream.service, stream.name] = stream.version
                 if previous != stream.version:
@@ -270,15 +275,6 @@ class DriftMonitor:
             self._restored = states
             for stream in states:
                 self._versions[stream.service, stream.name] = stream.version
-
-    def _make_detector(self, stream: Stream) -> BettingDetector:
-        detector = self._make(stream)
-        if stream in self._restored:
-            try:
-                detector.restore(self._restored.pop(stream))
-            except _INVALID_STATE as error:
-                log.warning(_UNUSABLE, stream.name, cause_of(error))
-        return detector
 
 
 _INVALID_STATE = (AttributeError, LookupError, OverflowError, TypeError, ValueError)

@@ -93,13 +93,14 @@ class DriftSink:
             self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
         else:
             worst = report.worst[0].span if report.worst else None  # the event gets its ids
-            attributes, text = _of_drift(report), str(report)
-            self._log.emit(semconv.DRIFT_EVENT, attributes, span=worst, body=text, is_warning=True)
-            alarm = {
-                semconv.GEN_AI_EVALUATION_NAME: stream.name,
+            kind = {
                 semconv.DRIFT_DIRECTION: report.alarm.direction,
                 semconv.DRIFT_CAUSE: report.cause,
             }
+            attributes = {**_of_stream(stream), **kind, **_of_drift(report)}
+            text = str(report)
+            self._log.emit(semconv.DRIFT_EVENT, attributes, span=worst, body=text, is_warning=True)
+            alarm = {semconv.GEN_AI_EVALUATION_NAME: stream.name, **kind}
             self._meters.record(semconv.DRIFT_ALARMS, 1, alarm)
         if self._on_drift is not None:
             self._on_drift(report)
@@ -145,9 +146,6 @@ def _of_stream(stream: Stream) -> dict[str, AttributeValue]:
 def _of_drift(drift: Drift) -> dict[str, AttributeValue | None]:
     alarm, prefix = drift.alarm, semconv.DRIFT_PREFIX
     return {
-        **_of_stream(drift.stream),
-        semconv.DRIFT_DIRECTION: alarm.direction,
-        semconv.DRIFT_CAUSE: drift.cause,
         f"{prefix}.before": alarm.before,
         f"{prefix}.after": alarm.after,
         f"{prefix}.change": alarm.change,

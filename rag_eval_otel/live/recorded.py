@@ -49,13 +49,10 @@ Origin: TypeAlias = Literal["ids", "current", "run"]
 def record_question(text: str) -> None:
     """Record the question of the user on the active LangChain run, or else on the current span.
 
-    A span is one turn (one question and its answer), so start a span for each question. If the
-    function is called several times, the last call counts. If there is no run and no span, a
-    warning is logged. A span that is not sampled records nothing.
-
-    If ``text`` is not a str, a `TypeError` is raised under pytest and with
-    ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted, and the application
-    continues.
+    A span is one turn (one question and its answer), so start a span for each question. Of several
+    calls, the last counts. Without a run and a span, a warning is logged. A span that is not
+    sampled records nothing. If ``text`` is not a str, a `TypeError` is raised under pytest and with
+    ``RAG_EVAL_RAISE_ERRORS=on``; otherwise the error is only logged and counted.
     """
     _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
 
@@ -63,8 +60,8 @@ def record_question(text: str) -> None:
 def record_answer(text: str) -> None:
     """Record the answer to the user on the active LangChain run, or else on the current span.
 
-    If the function is called several times, the last call counts. For a streamed answer, record the
-    whole text before the run or span ends. Errors are handled as in `record_question`.
+    Of several calls, the last counts. For a streamed answer, record the whole text before the run
+    or span ends. Errors are handled as in `record_question`.
     """
     _record_text("record_answer", text, part="output", attribute=semconv.ANSWER)
 
@@ -80,9 +77,8 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     - a document of LangChain or Haystack, or a node of LlamaIndex;
     - a pair of one of the above and its score.
 
-    If a turn has several calls, on its span or on spans below that span, the documents of all calls
-    count, in the order of the calls. A repeated text counts once. Errors are handled as in
-    `record_question`.
+    Of several calls on the span of a turn, or on spans below it, all documents count, in the order
+    of the calls. A repeated text counts once. Errors are handled as in `record_question`.
     """
     with _edge("record", raise_errors=raises_errors()):
         asked = _text("record_retrieval", query)
@@ -115,17 +111,16 @@ def record_feedback(
 
     ``score`` is from 0 (bad) to 1 (good), or a bool. Without ids, the feedback is about the turn
     (question and answer) of the current span. ``trace_id`` has 32 hexadecimal digits, as in
-    ``format_trace_id(span.get_span_context().trace_id)``. A W3C ``traceparent`` is accepted, too,
-    and for LangChain the ``run_id`` of the root run. ``span_id`` has 16 hexadecimal digits; it is
-    needed only if a trace has several turns. ``name`` says who gave the feedback. ``comment`` is
-    exported after the function of the option ``redact``.
+    ``format_trace_id(span.get_span_context().trace_id)``, or is a W3C ``traceparent``, or for
+    LangChain the ``run_id`` of the root run. ``span_id`` has 16 hexadecimal digits; it is needed
+    only if a trace has several turns. ``name`` says who gave the feedback. ``comment`` is redacted
+    by the function of the option ``redact``, and exported.
 
-    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and to the
-    backends that take feedback. If bad feedback (below 0.5) comes before the trace of its turn has
-    ended, the turn is evaluated, unless ``sample_rate`` is 0 or a sampling rule says otherwise.
-
-    The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
-    ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted.
+    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and backends. If
+    bad feedback (below 0.5) comes before the trace of its turn has ended, the turn is evaluated,
+    unless ``sample_rate`` is 0 or a sampling rule says otherwise. The call does no I/O. A wrong
+    argument raises `TypeError` or `ValueError` under pytest and with ``RAG_EVAL_RAISE_ERRORS=on``;
+    otherwise the error is only logged and counted.
     """
     with _edge("feedback", raise_errors=raises_errors()):
         number = _checked(score, name, comment=comment)
@@ -448,7 +443,7 @@ class FeedbackIntake:
         return turns[0] if len(turns) == 1 else None
 
     def _settled(self, span: SpanRef) -> _Known:
-        """Return the turn of ``span``, after adding stored feedback that is about this turn only."""
+        """Return the turn of ``span``, with stored feedback that can be about no other turn."""
         known = self._known((span.trace_id, span.span_id))
         for feedback in self._early.pop(span.trace_id, ()):
             if self._find(span.trace_id, feedback.span_id) is known:

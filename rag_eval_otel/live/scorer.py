@@ -146,8 +146,7 @@ def attributes_around(turn: Turn, spans: Mapping[Any, Span]) -> Iterator[Mapping
 
 
 def _steps(turn: Turn) -> Iterator[Step]:
-    for steps in (turn.path, turn.calls, turn.other_calls, turn.retrievers, turn.steps, turn.tools):
-        yield from steps
+    return chain(turn.path, turn.calls, turn.other_calls, turn.retrievers, turn.steps, turn.tools)
 
 
 @dataclass(eq=False, repr=False)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from http import HTTPStatus
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -156,8 +157,6 @@ def _metadata(**values: str | float | None) -> dict[str, str | float]:
 
 
 T = TypeVar("T")
-NOT_FOUND: Final = 404
-SERVER_ERROR: Final = 500
 _AGAIN: Final = frozenset({408, 409, 425, 429})
 
 
@@ -178,7 +177,7 @@ class BackendError(Exception):
     def is_temporary(self) -> bool:
         """Whether the same request may succeed later: a timeout, rate limit or server error."""
         status = self.status
-        return status is None or status in _AGAIN or status >= SERVER_ERROR
+        return status is None or status in _AGAIN or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +209,7 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def backend_error(error: Exception) -> BackendError:
-    """Return a `BackendError` with the HTTP status of ``error``.
-
-    Its message has the status and the type of ``error`` only, as the original may quote user texts.
-    """
+    """Return a `BackendError` with status and type of ``error``, whose message may quote texts."""
     source: Any = error
     while source is not None and getattr(source, "response", None) is None:
         source = source.__context__  # LangSmith's errors are raised while handling another one
@@ -245,10 +241,7 @@ class Parallel:
     def send(
         self, function: Callable[[T], None], groups: Iterable[tuple[T, Sequence[Annotation]]]
     ) -> list[Refusal]:
-        """Call ``function(key)`` for each ``(key, annotations)`` of ``groups``, on threads.
-
-        Return a refusal for each annotation of a group whose call raised `BackendError`.
-        """
+        """Call ``function(key)`` for each group; refuse the groups for which it fails."""
         calls = [(self._executor.submit(function, key), annotations) for key, annotations in groups]
         refusals: list[Refusal] = []
         for future, group in calls:

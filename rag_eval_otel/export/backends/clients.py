@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from hashlib import sha256
+from http import HTTPStatus
 from importlib import import_module
 from typing import Any, Final
 from uuid import UUID
@@ -20,16 +21,12 @@ from uuid import UUID
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.export.backends.annotation import (
     IDENTIFIER,
-    NOT_FOUND,
     Annotation,
     BackendError,
     Parallel,
     Refusal,
     reported,
 )
-
-_BAD_REQUEST: Final = 400
-_INVALID: Final = 422
 
 
 def _without_none(**values: Any) -> dict[str, Any]:
@@ -73,14 +70,14 @@ class Phoenix:
             with reported(*self._errors):
                 write(**{f"{kind}_annotations": data})
         except BackendError as error:
-            body = error.body if error.status == NOT_FOUND else ""
+            body = error.body if error.status == HTTPStatus.NOT_FOUND else ""
             lost = {target for target, _ in annotations if target in body}
             if not lost:
                 raise
             missing = BackendError(
                 f"Phoenix has no span {min(lost)}; export the spans to the same Phoenix, and all"
                 " traces if a collector samples them",
-                status=NOT_FOUND,
+                status=HTTPStatus.NOT_FOUND,
             )
             refused = [Refusal(annotation=a, error=missing) for t, a in annotations if t in lost]
             return [
@@ -125,8 +122,7 @@ class MLflow:
         stored: dict[str, list[tuple[float, str]]] = defaultdict(list)
         with reported(*self._errors):
             for annotation in annotations:
-                for feedback in self._feedback(trace, annotation):
-                    self._mlflow.log_feedback(**feedback)
+                self._log(trace, annotation)
             for assessment in self._traces.get_trace_info(trace).assessments:
                 metadata = assessment.metadata or {}
                 made = float(metadata.get(_MADE, 0))
@@ -136,19 +132,19 @@ class MLflow:
                 for _, surplus in sorted(same)[:-1]:
                     self._mlflow.delete_assessment(trace_id=trace, assessment_id=surplus)
 
-    def _feedback(self, trace: str, annotation: Annotation) -> Iterator[dict[str, Any]]:
+    def _log(self, trace: str, annotation: Annotation) -> None:
         metadata = {key: str(value) for key, value in annotation.metadata.items()}
         kind, annotator = _SOURCES[annotation.kind], annotation.annotator
         for part in annotation.parts:
-            yield {
-                "trace_id": trace,
-                "span_id": annotation.span_hex,
-                "name": part.name,
-                "value": part.value,
-                "rationale": annotation.explanation,
-                "source": self._entities.AssessmentSource(kind, annotator),
-                "metadata": {**metadata, _ID: str(part.id), _MADE: f"{annotation.made:.6f}"},
-            }
+            self._mlflow.log_feedback(
+                trace_id=trace,
+                span_id=annotation.span_hex,
+                name=part.name,
+                value=part.value,
+                rationale=annotation.explanation,
+                source=self._entities.AssessmentSource(kind, annotator),
+                metadata={**metadata, _ID: str(part.id), _MADE: f"{annotation.made:.6f}"},
+            )
 
 
 class LangSmith:
@@ -181,13 +177,13 @@ class LangSmith:
             raise BackendError(
                 f"LangSmith has no project {self._name!r}, which is made when its first span"
                 " arrives; set LANGSMITH_PROJECT to the project to which the spans are exported",
-                status=NOT_FOUND,
+                status=HTTPStatus.NOT_FOUND,
             ) from error
 
     def _write(self, annotation: Annotation) -> None:
         if annotation.span_id is None:
             msg = "LangSmith has no feedback on a trace whose root span is not known"
-            raise BackendError(msg, status=_BAD_REQUEST)
+            raise BackendError(msg, status=HTTPStatus.BAD_REQUEST)
         with reported(*self._errors), suppress(self._conflict):  # stored before, without an answer
             self._client.create_feedback(
                 run_id=UUID(int=annotation.span_id),
@@ -231,7 +227,7 @@ class Langfuse:
             answer = self._client.scores.create(request=request, request_options={"max_retries": 0})
         if getattr(answer, "rejected", 0):  # it does not say which of the batch
             msg = f"Langfuse rejected {answer.rejected} of {len(request)} scores"
-            raise BackendError(msg, status=_INVALID)
+            raise BackendError(msg, status=HTTPStatus.UNPROCESSABLE_ENTITY)
         return []
 
     def _scores(self, annotation: Annotation) -> Iterator[dict[str, Any]]:
@@ -291,7 +287,7 @@ class Opik:
     def _find(self, span_id: int | None) -> str:
         if span_id is None:
             msg = "Opik has no feedback score on a trace whose span is not known"
-            raise BackendError(msg, status=_BAD_REQUEST)
+            raise BackendError(msg, status=HTTPStatus.BAD_REQUEST)
         with reported(*self._errors):
             spans = self._client.search_spans(
                 filter_string=f'id ends_with "{end_of_opik_id(span_id)}"', max_results=1
@@ -301,7 +297,7 @@ class Opik:
                 f"Opik has no span {span_id:016x} in the project"
                 f" {self._client.config.project_name!r}; set OPIK_PROJECT_NAME to the project to"
                 " which the spans are exported",
-                status=NOT_FOUND,
+                status=HTTPStatus.NOT_FOUND,
             )
         return str(spans[0].id)
 

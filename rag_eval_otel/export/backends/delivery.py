@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
@@ -23,8 +24,6 @@ from rag_eval_otel import semconv
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.export.backends.annotation import (
-    NOT_FOUND,
-    SERVER_ERROR,
     Annotation,
     BackendError,
     Client,
@@ -147,10 +146,7 @@ class Delivery:
         self._count(lost, full if "overload" in lost else "the process ended first")
 
     def begin_flush(self) -> int:
-        """Make all annotations due now; return the number at which later annotations begin.
-
-        Until `end_flush`, pauses between attempts are short.
-        """
+        """Make all annotations due now; return the number of the first one that comes later."""
         with self._changed:
             self._flushes += 1
             self._paused_until = 0.0
@@ -160,10 +156,7 @@ class Delivery:
             return self._next
 
     def end_flush(self, limit: int, *, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until all annotations below the number ``limit`` ended.
-
-        Return False if some have not.
-        """
+        """Wait for the annotations numbered below ``limit``; return False after ``timeout``."""
         with self._changed:
             try:
                 return self._changed.wait_for(
@@ -183,10 +176,7 @@ class Delivery:
         self._count(lost, self._last_error or "the process ended first")
 
     def send_due(self) -> float | None:
-        """Send one batch of due annotations; return the seconds until the next attempt.
-
-        Return None if the queue is empty.
-        """
+        """Send one due batch; return the seconds until the next, or None if the queue is empty."""
         batch = self._take()
         if batch:
             self._settle(batch, self._send([entry.annotation for entry in batch.values()]))
@@ -266,7 +256,7 @@ class Delivery:
             self._batch = min(self._limits.batch, 2 * self._batch)
             return
         self._failures += 1
-        if any((error.status or 0) >= SERVER_ERROR for error in failed):
+        if any((error.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR for error in failed):
             self._batch = max(1, self._batch // 2)
         after = max(error.retry_after or 0.0 for error in failed)
         self._paused_until = self._clock() + max(self._pause(self._failures), after)
@@ -280,7 +270,7 @@ class Delivery:
             return "unauthorized"
         if error.is_temporary:
             entry.due = self._paused_until
-        elif error.status == NOT_FOUND:
+        elif error.status == HTTPStatus.NOT_FOUND:
             entry.misses += 1
             entry.missed_since = entry.missed_since or now
             if now - entry.missed_since > self._limits.patience:
