@@ -194,10 +194,9 @@ _MIN_BEFORE_CHANGE = 8  # a change as old as the oldest scores that are kept may
 
 
 def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
-    """Return the n for which the last n ``values`` are most clearly below ``mean``, with the gain.
+    """Return (gain, n) for which the last n ``values`` are most clearly below ``mean``.
 
-    The gain is ``sum(mean - value)**2 / n``; it comes first. Return (0, 0) if no end of ``values``
-    is below the mean, or if fewer than 8 values come before.
+    The gain is ``sum(mean - value)**2 / n``; (0, 0) if they are not, or under 8 values are before.
     """
     best, number, total = 0.0, 0, 0.0
     for n, value in enumerate(reversed(values), start=1):

@@ -200,10 +200,7 @@ class ContentFilter:
         return copied(span, attributes={**added, **kept}, events=shown)
 
     def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """Return OpenInference attributes for a span that only ``record_...()`` functions describe.
-
-        ``kept`` has the attributes of the span that are exported.
-        """
+        """Return OpenInference attributes for a span that only ``record_...()`` has described."""
         names = native.PARTS.keys() & attributes_of(span).keys()
         if not names or convention_of(SpanRecord.from_sdk(span)) != "native":
             return {}
@@ -224,10 +221,7 @@ class ContentFilter:
     def _filtered(
         self, attributes: Mapping[str, Any], event: str | None = None
     ) -> dict[str, Any] | None:
-        """Return ``attributes`` without the texts that must not be exported; None if unchanged.
-
-        ``event`` is the name of the event that has the attributes, or None for those of a span.
-        """
+        """Return ``attributes`` of a span or ``event`` as they are exported; None if unchanged."""
         kept: dict[str, Any] = {}
         is_changed = False
         for name, value in attributes.items():
@@ -290,10 +284,7 @@ class EventSink:
             self._log.emit(semconv.EVALUATION_EVENT, found, span=evaluation.span)
 
     def emit_feedback(self, feedback: Feedback) -> None:
-        """Emit one ``gen_ai.evaluation.result`` event with the ids of the rated span.
-
-        If only the trace is known, the event has the id of the trace and no span id.
-        """
+        """Emit an event with the ids of the rated span, or of its trace if only that is known."""
         attributes: _Optional = {
             semconv.GEN_AI_EVALUATION_NAME: feedback.name,
             semconv.GEN_AI_EVALUATION_SCORE_VALUE: feedback.score,

@@ -287,7 +287,7 @@ class InstrumentSink:
             self._record(semconv.LAG, evaluation.lag, source, context=context)
 
     def _record_scores(self, evaluation: Evaluation) -> None:
-        """Record the scores of one judge; those of targeted turns, often worse, only weighted."""
+        """Record the scores of one judge; targeted turns, which would bias it, in no histogram."""
         context, sampling = span_context(evaluation.span), evaluation.sampling or Sampling()
         histogram = semconv.OFFLINE_SCORE if sampling.stage == "offline" else semconv.SCORE
         source = self._source(evaluation)
@@ -383,7 +383,6 @@ class InstrumentSink:
         add_gauges(self._meter_provider, method.__self__, {semconv.BUDGET_LEFT: method.__func__})
 
     def _source(self, evaluation: Evaluation) -> dict[str, str]:
-        """Return the attribute with the judge's model."""
         model = self._limited("judge", exportable(evaluation.judge or ""))
         return {semconv.EVALUATION_JUDGE: model} if model else {}
 

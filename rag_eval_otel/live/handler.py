@@ -86,16 +86,14 @@ class RagEvalCallbackHandler(LangChainCapture):
 
     def _connect(self) -> RunRecorder:
         """Return the recorder of LangChain runs; the first call attaches to a tracer provider."""
-        if self._recorder_of_handle is not None:
-            return self._recorder_of_handle
-        with ATTACHING:  # the first runs may begin on several threads at once
-            if self._recorder_of_handle is None:
+        if self._recorder_of_handle is None:
+            with ATTACHING:  # the first runs may begin on several threads at once
                 if self._has_failed:  # so would each further attempt
                     raise ConfigError("not attached: the first attempt has failed")
                 self._has_failed = True
                 self._recorder_of_handle = recorder_of(self._handle())
                 self._has_failed = False
-            return self._recorder_of_handle
+        return self._recorder_of_handle
 
     def _count_error(self, place: str) -> None:
         if self._attached is not None:

@@ -233,7 +233,7 @@ def _text_in(document: Any) -> str | None:
 
 
 def _is_number(value: object) -> bool:
-    """Return True if ``value`` is a number of Python or numpy, but not a bool."""
+    """Return True for numbers of Python and numpy, False for a bool."""
     return not isinstance(value, bool | str) and hasattr(value, "__float__")
 
 
@@ -258,7 +258,7 @@ def _checked(score: object, name: object, *, comment: object) -> float:
 def _ids(
     trace_id: str | int | UUID | None, span_id: str | int | None
 ) -> tuple[int, int | None, Origin]:
-    """Return trace id, span id and origin; the trace id is 0 without arguments and current span."""
+    """Return trace id, span id and origin; the trace id is 0 if there is nothing to name."""
     if trace_id is None:
         if span_id is not None:
             raise ValueError("record_feedback(span_id=...) needs trace_id=..., too")

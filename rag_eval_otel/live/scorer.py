@@ -199,7 +199,7 @@ class Evaluations:
 
 
 def _repeated(evaluation: Evaluation, *, has_texts: bool) -> Evaluation:
-    """Return ``evaluation`` without usage, cost and, unless ``has_texts``, quoted texts."""
+    """Return ``evaluation`` for an equal turn: no usage or cost, texts only if ``has_texts``."""
     unused, scores = Usage(), []
     for score in evaluation.scores:
         repeated = replace(score, usage=unused, cost=None)

@@ -112,7 +112,7 @@ class Workers(ThreadPoolExecutor):
 
 
 def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
-    """Make calls until None comes; refer not to the pool, as its deletion ends the thread."""
+    """Make calls until None comes, without a reference to the pool, whose deletion puts it."""
     while (item := calls.get()) is not None:
         _fulfil(*item)
         del item

@@ -213,7 +213,7 @@ class Delivery:
             return {number: self._entries[number] for number in chosen}
 
     def _send(self, batch: Sequence[Annotation]) -> Mapping[UUID, BackendError] | None:
-        """Send ``batch``; return errors by annotation id, or None if the client has a bug."""
+        """Send ``batch``; return errors by annotation id, or None after an unexpected exception."""
         with self._edge:
             try:
                 self._client = self._client or self._connect()
@@ -317,7 +317,7 @@ The class is called without arguments and makes an `annotation.Client`.
 
 
 def _check(names: Iterable[str]) -> None:
-    """Raise `ConfigError` for an unknown backend, a missing package or environment variable."""
+    """Raise an error for an unknown backend, or a missing package or environment variable."""
     for name in names:
         BACKENDS.find(name)
         if name in _NEEDS:
