@@ -196,7 +196,7 @@ _MIN_BEFORE_CHANGE = 8  # a change as old as the oldest scores that are kept may
 def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
     """Return (gain, n) for which the last n ``values`` are most clearly below ``mean``.
 
-    The gain is ``sum(mean - value)**2 / n``; (0, 0) if they are not, or under 8 values are before.
+    The gain is ``sum(mean - value)**2 / n``. Return (0, 0) if no such n leaves 8 values before.
     """
     best, number, total = 0.0, 0, 0.0
     for n, value in enumerate(reversed(values), start=1):

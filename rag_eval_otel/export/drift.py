@@ -57,7 +57,13 @@ class DriftSink:
         self._warnings = LimitedLog()
         self._unsaved = 0
         if self._path is not None:
-            self._load(self._path)
+            try:
+                self.monitor.restore(json.loads(self._path.read_text(encoding="utf-8")))
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
+                text = "drift: %s cannot be read (%s); baselines are learned anew"
+                log.warning(text, self._path, error)
             # Registered before the exit handler of the pipeline, so that it runs after that
             # handler and also saves the last scores.
             atexit.register(self.save)
@@ -108,15 +114,6 @@ class DriftSink:
     def _observations(self) -> Iterator[Observation]:
         for stream, value in self.monitor.evidence():
             yield Observation(value, exportable_attributes(_of_stream(stream)))
-
-    def _load(self, path: Path) -> None:
-        try:
-            self.monitor.restore(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
-            text = "drift: %s cannot be read (%s); baselines are learned anew"
-            log.warning(text, path, error)
 
     def save(self) -> None:
         """Write the state to its file, unless it is unchanged; an error is logged."""

@@ -287,7 +287,7 @@ class InstrumentSink:
             self._record(semconv.LAG, evaluation.lag, source, context=context)
 
     def _record_scores(self, evaluation: Evaluation) -> None:
-        """Record the scores of one judge; targeted turns, which would bias it, in no histogram."""
+        """Record the scores of one judge; those of targeted turns would bias the histogram."""
         context, sampling = span_context(evaluation.span), evaluation.sampling or Sampling()
         histogram = semconv.OFFLINE_SCORE if sampling.stage == "offline" else semconv.SCORE
         source = self._source(evaluation)

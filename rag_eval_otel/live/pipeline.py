@@ -198,7 +198,7 @@ class Pipeline:
             self.clock.export()
 
     def export(self, span: ReadableSpan) -> None:
-        """Export ``span`` without texts that must not be exported; bare if filtering fails."""
+        """Export ``span`` filtered by `ContentFilter`; without attributes if that fails."""
         shown = None
         with self.release_edge:
             shown = self.content.shown(span)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
     from opentelemetry.util.types import AttributeValue
 
+_warnings: Final = LimitedLog()
 _ACCEPTED: Final = (
     "a str, a Passage, a dict with 'text', 'content' or 'page_content', an object with such a text"
     " (LangChain, Haystack) or with get_content() (LlamaIndex), or a pair of one of these and its"
@@ -135,7 +136,7 @@ def record_feedback(
         if intake is not None:
             intake.submit(feedback, origin)
             return
-        _warnings().write(
+        _warnings.write(
             "alone",
             "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is"
             " only emitted as an event and a metric; call instrument() to reach backends",
@@ -166,18 +167,13 @@ def _active_run() -> Run | None:
 def _current_span(caller: str) -> Span:
     span = get_current_span()
     if not span.get_span_context().is_valid:
-        _warnings().write(
+        _warnings.write(
             caller,
             "%s() has no effect: no span is current, and no LangChain run that reports to"
             " RagEvalCallbackHandler is active; start a span around the turn",
             caller,
         )
     return span
-
-
-@cache
-def _warnings() -> LimitedLog:
-    return LimitedLog()
 
 
 def _text(caller: str, text: object) -> str:
@@ -258,7 +254,7 @@ def _checked(score: object, name: object, *, comment: object) -> float:
 def _ids(
     trace_id: str | int | UUID | None, span_id: str | int | None
 ) -> tuple[int, int | None, Origin]:
-    """Return trace id, span id and origin; the trace id is 0 if there is nothing to name."""
+    """Return trace id, span id and origin; the trace id is 0 if no span is current."""
     if trace_id is None:
         if span_id is not None:
             raise ValueError("record_feedback(span_id=...) needs trace_id=..., too")

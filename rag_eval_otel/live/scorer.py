@@ -109,7 +109,7 @@ class Admission:
 
 
 def sampling_point(trace_id: int) -> float:
-    """Return a fixed number in [0, 1) for ``trace_id``: a turn is chosen if its rate is above."""
+    """Return a number in [0, 1) made from ``trace_id``; higher probabilities are sampled."""
     return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
 
 
@@ -151,7 +151,7 @@ def _steps(turn: Turn) -> Iterator[Step]:
 
 @dataclass(eq=False, repr=False)
 class Evaluations:
-    """Evaluates samples by ``measurement``; equal samples are evaluated once, within LRU limits."""
+    """Evaluates samples by ``measurement``, with an LRU cache of the scores of equal samples."""
 
     measurement: Measurement
     max_kept: int = 0
@@ -311,7 +311,7 @@ class TurnScorer:
         return any(hasattr(sink, "flush") for sink in self.sinks)
 
     def flush(self, timeout: float) -> bool:
-        """Flush the sinks that have a method ``flush``; return False if one of them did."""
+        """Flush the sinks that have a method ``flush``; return False if a flush did."""
         return all(self._call_sinks("flush", timeout))
 
     def _log_failures(self, evaluation: Evaluation) -> None:
@@ -472,7 +472,7 @@ class TurnJob:
         self.release(self._endings[0])
 
     def claim(self, ending: Ending) -> bool:
-        """Return True at the first call only: another thread may give up the job as it ends."""
+        """Store ``ending``; return True for the first, as another thread may give up the job."""
         self._endings.append(ending)
         return self._endings[0] is ending
 

@@ -267,7 +267,7 @@ class Store:
         return max(0.0, held.deadline - self._now())
 
     def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
-        """Wait until all that is held now, or has a lower ``number``, is exported; False if not."""
+        """Wait until all spans held now, or below ``number``, are exported; False on timeout."""
         with self._changed:
             last = self._next if number is None else number
             return self._changed.wait_for(

@@ -57,7 +57,7 @@ class Providers:
         logs: Iterable[Any],
         service: str | None = None,
     ) -> Providers:
-        """Return providers that export in batches; OTEL_* variables precede ``service``."""
+        """Return providers that export in batches, named ``service`` unless OTEL_* names them."""
         resource = Resource.create()
         if service and str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": service}))

@@ -75,7 +75,7 @@ class Annotation:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The number and the label, each with a name and an id; one only if the other is None."""
+        """The number and the label as separate objects; one that is None is left out."""
         label = self.name if self.value is None else f"{self.name}.label"
         named: Iterable[tuple[str, float | str | None]]
         named = ((self.name, self.value), (label, self.label))
