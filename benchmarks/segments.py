@@ -46,7 +46,7 @@ def main() -> None:
     kept = [open_trace(tracer, watch, number) for number in range(traces)]
     gc.collect()
     total = tracemalloc.get_traced_memory()[0]
-    told = watch.collecting_size
+    told = sum(trace.size for trace in watch.traces.values())
     watch.reset()
     gc.collect()
     without = tracemalloc.get_traced_memory()[0]

@@ -175,6 +175,11 @@ class App:
         return Counter({span: count // len(names) for span, count in every.items()})
 
 
+def collecting_size(store: Store) -> int:
+    """Return the bytes of the spans and log records of incomplete traces in ``store``."""
+    return store._bytes + store._logs.size  # noqa: SLF001
+
+
 def remote(flags: int, context: Context | None = None) -> Context:
     caller = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(flags))
     return set_span_in_context(NonRecordingSpan(caller), context or Context())

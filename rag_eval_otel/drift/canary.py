@@ -1,7 +1,7 @@
-"""Score the same small set of samples again and again, to find out whether the judge has changed.
+"""Score a *canary set*, a small fixed set of samples, periodically to detect changes of the judge.
 
-Such a set is called a *canary set*. Its texts stay the same, so a change of its scores comes from
-the judge and not from the application. In a *round*, each sample is scored once.
+The texts stay the same, so a change of the scores comes from the judge and not from the
+application. In a *round*, each sample is scored once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from rag_eval_otel.drift.detector import Alarm, BettingDetector, valid_score
 from rag_eval_otel.drift.monitor import Cause, Drift, Stream
@@ -32,7 +31,7 @@ class _CanaryMetric:
     """The scores of one version of a metric on the canary set.
 
     ``learning`` has the scores of each sample in the first rounds. Afterwards, ``detector`` watches
-    the deviations from the ``means`` of the samples. There was an alarm in ``changed_in_round``.
+    the deviations from the ``means`` of the samples. ``changed_in_round``: that of the last alarm.
     """
 
     learning: dict[int, list[float]] = field(default_factory=dict)
@@ -41,7 +40,7 @@ class _CanaryMetric:
     changed_in_round: int | None = None
 
     def update(self, row: int, score: float, *, rows: int) -> Alarm | None:
-        """Add the score of the sample ``row`` out of ``rows``; return the alarm that it raises."""
+        """Add the score of the sample ``row`` out of ``rows``; return the alarm, if any."""
         if self.detector is None:
             self.learning.setdefault(row, []).append(score)
             if sum(map(len, self.learning.values())) >= max(2, rows) * _LEARNING_ROUNDS:
@@ -72,19 +71,19 @@ class _CanaryMetric:
 
 
 def _deviation(score: float, mean: float) -> float:
-    """Return the deviation as a number in [0, 1], .5 for none."""
+    """Return the deviation from ``mean``, scaled from [-1, 1] to [0, 1]."""
     return 0.5 + (score - mean) / 2
 
 
 @dataclass(slots=True)
 class Canary:
-    """Score ``samples``, a canary set, again and again, to detect a change of the judge.
+    """Score the canary set ``samples`` in rounds, to detect a change of the judge.
 
-    In a round, ``measure`` scores each sample once, one after the other; ``edge`` handles an
-    exception of a round. After ``is_over()`` has returned True, no sample is scored. The scores of
-    a sample are compared with its scores in the first five rounds; each version of a metric has a
-    baseline of its own. If they change later, the judge has changed, and ``report`` gets an alarm
-    with the cause ``judge``. Raises `ConfigError` unless there are 1 to 64 samples.
+    The scores in the first five rounds are the baseline, one for each version of a metric. If later
+    scores of the same samples differ, the judge has changed: ``report`` is called with an alarm
+    that has the cause ``judge``. ``measure`` scores one sample at a time, ``edge`` handles an
+    exception of a round, and the rounds end when ``is_over()`` returns True. Raises `ConfigError`
+    unless there are 1 to 64 samples.
     """
 
     samples: Sequence[Sample]
@@ -110,18 +109,19 @@ class Canary:
         if not 0 < minutes < _MAX_MINUTES:
             msg = f"minutes must be above 0 and below {_MAX_MINUTES:,}, not {minutes!r}"
             raise ConfigError(msg)
-        start_thread(partial(self._repeat, minutes * 60), "-canary")
 
-    def _repeat(self, seconds: float) -> None:
-        silence()
-        while not self._stopped.wait(seconds):
-            self.run_once()
+        def repeat() -> None:
+            silence()
+            while not self._stopped.wait(minutes * 60):
+                self.run_once()
+
+        start_thread(repeat, "-canary")
 
     def stop(self) -> None:
         self._stopped.set()
 
     def run_once(self) -> None:
-        """Score every sample once, and wait for it; not from within an event loop."""
+        """Score every sample once, and return when all have scores; not within an event loop."""
         if self.is_over():
             self.stop()
             return
@@ -136,7 +136,7 @@ class Canary:
             self._add(row, await self.measure(sample))
 
     def _add(self, row: int, evaluation: Evaluation) -> None:
-        """Compare the scores in ``evaluation`` with earlier scores of the sample number ``row``."""
+        """Add the scores of sample number ``row``; report an alarm for each that raises one."""
         for score in evaluation.scores:
             value = valid_score(score.value if score.normalized is None else score.normalized)
             if value is None:
@@ -153,7 +153,7 @@ class Canary:
         """Return the cause of a drift alarm on ``stream``, the live scores of one metric.
 
         It is ``judge`` if the canary set had an alarm for this metric in the last twenty rounds,
-        else ``system``; ``unknown`` if there is no baseline of this metric.
+        else ``system``, or ``unknown`` while the canary set has no baseline for the metric.
         """
         metric = self._metrics.get((stream.name, stream.version))
         if metric is None or metric.detector is None:

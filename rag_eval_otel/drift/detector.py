@@ -6,18 +6,9 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NoReturn, TypeGuard, get_args
 
-from rag_eval_otel.drift.evidence import (
-    VIEWS,
-    Baseline,
-    Directions,
-    Evidence,
-    Level,
-    View,
-    views_of,
-)
+from rag_eval_otel.drift.evidence import VIEWS, Baseline, Directions, Evidence, Level, View
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import LimitedLog
 
@@ -43,10 +34,10 @@ class Alarm:
     """A change of scores that a detector found.
 
     ``index`` is the index of the score that raised the alarm, and ``onset`` the estimated index of
-    the first score after the change. Indexes count the valid scores of the stream, from 0. ``view``
-    is the test that raised the alarm. ``before`` is the mean of the baseline, ``after`` the mean of
-    the ``n`` scores since the onset. ``interval`` is a 95 % confidence interval for the difference
-    of these means. It is wider than usual, because the onset was estimated from the same scores.
+    the first score after the change, among the valid scores of the stream, from 0. ``view`` is the
+    test that raised the alarm. ``before`` is the mean of the baseline, ``after`` the mean of the
+    ``n`` scores since the onset. ``interval`` is a 95 % confidence interval for the difference of
+    the two, wider than usual, because the onset was estimated from the same scores.
     """
 
     index: int
@@ -69,17 +60,16 @@ class Alarm:
 class BettingDetector:
     """Raise an alarm when the scores of a stream differ from their baseline.
 
-    The baseline says which mean the scores should have. ``target`` sets this mean. Without a
-    target, the baseline is learned from the scores in ``reference``, or else from the first
-    ``learn`` scores. With both, all but the mean is learned from ``reference``. The baseline never
-    follows the scores, because it would then absorb a slow drift; `relearn` starts a new one.
+    The baseline has the mean that the scores should have: ``target``, or the mean of the scores in
+    ``reference``, or else of the first ``learn`` scores. With a target and a reference, all but the
+    mean is learned from the reference. The baseline never follows the scores, because it would then
+    absorb a slow drift; `relearn` starts a new one.
 
     **Guarantee with a target.** Assume that the expected value of each score, given all scores
     before it, equals the target. Then the mean number of scores until a false alarm is at least
     ``every``, and the probability of a false alarm within n scores is at most n / every. This holds
     for every distribution of scores in [0, 1], including ties and dependence. The test statistic is
-    a weighted sum of e-Shiryaev-Roberts processes, which is an e-detector (Shin, Ramdas and
-    Rinaldo 2022).
+    a weighted sum of e-Shiryaev-Roberts processes, an e-detector (Shin, Ramdas and Rinaldo 2022).
 
     **Without a target** the learned baseline may be wrong. The probability of a false alarm within
     n scores is then about .05 + n / every. The detector allows for dependence between scores that
@@ -87,16 +77,10 @@ class BettingDetector:
 
     The detector looks for four changes: lower scores, more scores at or below ``tail``, scores
     further from the mean, and higher scores. ``direction`` "down" restricts it to the first two,
-    "up" to the last. After an alarm the next ``cooldown`` scores are ignored. Then the detector
-    collects evidence again from zero, against the same baseline.
-
-    Time and memory per score are constant. Raises `ConfigError` for invalid options.
+    "up" to the last. After an alarm, ``cooldown`` scores are ignored. Then evidence is collected
+    from zero, against the same baseline. Time and memory per score are constant. Raises
+    `ConfigError` for invalid options.
     """
-
-    __slots__ = (
-        *("_direction", "_evidence", "_learn", "_learning", "_log", "_pause", "_target"),
-        *("alarm", "baseline", "cooldown", "count", "every", "tail"),
-    )
 
     def __init__(
         self,
@@ -135,11 +119,9 @@ class BettingDetector:
     def relearn(self, reference: Sequence[object] | None = None) -> None:
         """Discard the evidence of a change, and start a new baseline.
 
-        It is learned from ``reference``, or is the detector's ``target``, or is learned from the
-        next scores.
+        The baseline is learned from ``reference``. Without a reference, it is the detector's
+        ``target`` or, if there is no target, learned from the next scores.
         """
-        self.baseline: Baseline | None = None
-        """The baseline with which new scores are compared; None while the detector learns it."""
         self._evidence: Evidence | None = None
         self._learning = array("d")
         self._pause = 0
@@ -151,22 +133,26 @@ class BettingDetector:
                 raise ConfigError(msg)
             self._end_learning()
         elif self._target is not None:
-            self._begin(Baseline.from_target(self._target))
+            self._evidence = self._against(Baseline.from_target(self._target))
 
     def _end_learning(self) -> None:
         scores, self._learning = self._learning, array("d")
-        self._begin(Baseline.from_scores(scores, tail=self.tail, target=self._target))
+        baseline = Baseline.from_scores(scores, tail=self.tail, target=self._target)
+        self._evidence = self._against(baseline)
 
-    def _begin(self, baseline: Baseline) -> None:
-        self.baseline = baseline
-        self._evidence = Evidence(baseline, every=self.every, direction=self._direction)
+    def _against(self, baseline: Baseline) -> Evidence:
+        return Evidence(baseline, every=self.every, tail=self.tail, direction=self._direction)
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """The baseline with which new scores are compared; None while the detector learns it."""
+        return None if self._evidence is None else self._evidence.baseline
 
     @property
     def log10_evidence(self) -> float:
         """The logarithm to base 10 of the evidence of a change, 0 or more.
 
-        There is an alarm when it reaches log10 of ``every``. It then keeps its value until
-        ``cooldown`` scores have been ignored.
+        A value of log10 of ``every`` raises an alarm, and stays during the ``cooldown``.
         """
         return math.log10(max(self._evidence.value, 1.0)) if self._evidence else 0.0
 
@@ -182,8 +168,8 @@ class BettingDetector:
                 self._log.write("ignored", text, score)
             return False
         self.count += 1
-        baseline, evidence = self.baseline, self._evidence
-        if baseline is None or evidence is None:
+        evidence = self._evidence
+        if evidence is None:
             self._learning.append(value)
             if len(self._learning) >= self._learn:
                 self._end_learning()
@@ -193,21 +179,18 @@ class BettingDetector:
             if not self._pause:
                 evidence.clear()
             return False
-        views = views_of(value, tail=self.tail, centre=baseline.centre)
-        evidence.add(views, index=self.count - 1)
+        evidence.add(value, index=self.count - 1)
         if evidence.value < self.every:
             return False
-        self.alarm = self._make_alarm(baseline, evidence)
+        self.alarm = self._make_alarm(evidence)
         self._pause = self.cooldown
         if not self._pause:
             evidence.clear()
         return True
 
-    def _make_alarm(self, baseline: Baseline, evidence: Evidence) -> Alarm:
-        view = evidence.leading_view()
-        level = baseline.level
-        views = partial(views_of, tail=self.tail, centre=baseline.centre)
-        run = evidence.run(view, count=self.count, baseline=baseline, views=views)
+    def _make_alarm(self, evidence: Evidence) -> Alarm:
+        view, level = evidence.leading_view(), evidence.baseline.level
+        run = evidence.run(view, count=self.count)
         half = _NORMAL * math.sqrt(run.variance * level.effect / max(run.n, 1) + level.error**2)
         low, high = run.mean - level.mean - half, run.mean - level.mean + half
         direction = _DIRECTION_OF_VIEW[VIEWS[view]]  # unless the interval says more
@@ -223,8 +206,6 @@ class BettingDetector:
             log10_evidence=self.log10_evidence,
             every=self.every,
         )
-
-    # --- state ------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
         """Return the baseline, the evidence and the counts as JSON values, for `restore`."""
@@ -246,7 +227,7 @@ class BettingDetector:
         """Continue with the baseline, evidence and counts in ``state``, which `to_state` returned.
 
         Raises KeyError, TypeError, ValueError or OverflowError, and changes nothing, if ``state``
-        is invalid, or is of a detector with another ``every``, ``tail`` or ``target``.
+        is invalid or from a detector with another ``every``, ``tail`` or ``target``.
         """
         expected = (FORMAT, self.every, self.tail, self._target)
         saved = tuple(state[name] for name in ("format", "every", "tail", "target"))
@@ -254,21 +235,17 @@ class BettingDetector:
             raise ValueError(f"it belongs to a detector {saved}, not {expected}")
         count, pause = int(state["count"]), int(state["pause"])
         learning = array("d", state["learning"])
-        baseline = evidence = None
+        evidence = None
         if state["baseline"] is not None:
             levels = tuple(level and Level(*level) for level in state["baseline"]["levels"])
-            baseline = Baseline(float(state["baseline"]["centre"]), levels)
-            evidence = Evidence(baseline, every=self.every, direction=self._direction)
+            evidence = self._against(Baseline(float(state["baseline"]["centre"]), levels))
             evidence.restore(state["evidence"])
         self.count, self._pause, self._learning = count, pause, learning
-        self.baseline, self._evidence = baseline, evidence
-
-
-# --- checks ---------------------------------------------------------------------------------------
+        self._evidence = evidence
 
 
 def valid_score(score: object) -> float | None:
-    """Return ``score`` as a float in [0, 1], up to rounding; None for any other value."""
+    """Return ``score`` as a float in [0, 1], clipped if 1e-6 off; None for any other value."""
     if type(score) is float and 0.0 <= score <= 1.0:  # nearly all are
         return score
     if not _is_number(score) or not -_ROUNDING <= score <= 1 + _ROUNDING:  # false for NaN
@@ -277,7 +254,7 @@ def valid_score(score: object) -> float | None:
 
 
 def default_learn(count: int) -> int:
-    """Return how many of ``count`` scores are used for the baseline: half, from 50 to 2,000."""
+    """Return how many of ``count`` scores to learn the baseline from: half, from 50 to 2,000."""
     return min(2000, max(50, count // 2))
 
 

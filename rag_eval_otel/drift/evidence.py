@@ -9,21 +9,20 @@ of each view falls if the scores change in one way:
 - rise, 1 minus the score: scores get higher.
 
 The *baseline* has the means with which new scores are compared. A *bet* tests the null hypothesis
-"the mean of a view is at least ``m0``". Its *wealth* starts at 0. With each score, 1 is added to
-the wealth, and the sum is multiplied by a factor whose expected value is at most 1 while the null
-hypothesis is true. The bets on one view suit changes of different sizes. ``every`` is the mean
-number of scores between false alarms. The *onset* is the index of the first score after a change.
-The *design effect* is the number of dependent scores that carry as much information as one
-independent score, 1 or more.
+"the mean of a view is at least ``m0``". The *wealth* of the bet starts at 0. With each score, 1 is
+added to the wealth, and the sum is multiplied by a factor whose expected value is at most 1 while
+the null hypothesis is true. The bets on one view suit changes of different sizes. ``every`` is the
+mean number of scores between false alarms. The *onset* is the index of the first score after a
+change. The *design effect* is the number of dependent scores, 1 or more, that have as much
+information as one independent score.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 from operator import mul
 from statistics import NormalDist
@@ -33,7 +32,7 @@ View = Literal["level", "tail", "spread", "rise"]
 VIEWS: tuple[View, ...] = ("level", "tail", "spread", "rise")
 
 Directions: TypeAlias = Literal["both", "down", "up"]
-"""The changes of scores that a detector looks for: falls, rises, or all changes."""
+"""The changes of scores that a detector looks for; "both" are all four."""
 
 Views: TypeAlias = tuple[float, float, float, float]
 """The four views of one score, in the order of `VIEWS`."""
@@ -54,9 +53,9 @@ def views_of(score: float, *, tail: float, centre: float) -> Views:
 
 
 class Level(NamedTuple):
-    """The expected mean and variance of one view, and the design effect of its values.
+    """Mean, variance and design effect of one view, learned from ``n`` scores.
 
-    They were learned from ``n`` scores; None if ``mean`` is a target that the user set.
+    ``n`` is None if the mean is a target that the user set.
     """
 
     mean: float
@@ -72,19 +71,18 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The mean of the scores, and the `Level` of each view; None for a view of unknown mean."""
+    """The mean of the scores (``centre``) and the `Level` of each view, None if unknown."""
 
     centre: float
     levels: tuple[Level | None, ...]
 
     @property
     def level(self) -> Level:
-        """The expected mean and variance of the scores themselves."""
         return next(level for level in self.levels if level is not None)
 
     @classmethod
     def from_target(cls, target: float) -> Baseline:
-        """Return the baseline for the mean ``target``, which says nothing about tail and spread."""
+        """Return the baseline for scores with the mean ``target``; tail and spread are unknown."""
         variance = target * (1 - target)  # the largest possible
         return cls(target, (Level(target, variance), None, None, Level(1 - target, variance)))
 
@@ -92,7 +90,7 @@ class Baseline:
     def from_scores(
         cls, scores: Sequence[float], *, tail: float, target: float | None = None
     ) -> Baseline:
-        """Learn the baseline from ``scores``, except for the mean if there is a ``target``."""
+        """Return the baseline of ``scores``, with the mean ``target`` if there is one."""
         centre = sum(scores) / len(scores)
         rows = [views_of(score, tail=tail, centre=centre) for score in scores]
         down, low, spread, rise = map(_learned_level, zip(*rows, strict=True))
@@ -117,9 +115,10 @@ def _learned_level(values: Sequence[float]) -> Level:
 
 
 def _excess(sums: Sequence[float], block: int, variance: float) -> float:
-    """Return the design effect minus 1, from overlapping blocks; 0 if it may be due to chance.
+    """Return the design effect minus 1, from the variance of sums of ``block`` values.
 
-    ``sums`` are the cumulative sums of the deviations of the values from their mean.
+    Return 0 if the result may be due to chance. ``sums`` are the cumulative sums of the deviations
+    of the values from their mean.
     """
     n = len(sums) - 1
     if n < _MIN_BLOCKS * block:
@@ -146,7 +145,7 @@ If ``every`` is above 100,000, it decreases in proportion.
 
 
 def _make_bets(level: Level, *, count: int, every: float) -> tuple[array[float], array[float]]:
-    """Return coefficients ``a`` and ``b`` of ``count`` bets on a view with the expected ``level``.
+    """Return the coefficients ``a`` and ``b`` of ``count`` bets on a view with ``level``.
 
     A value ``y`` of the view multiplies the wealth of bet k by ``a[k] - b[k] * y``, always above 0,
     which is ``(1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. ``m0`` is
@@ -173,7 +172,7 @@ def _make_bets(level: Level, *, count: int, every: float) -> tuple[array[float],
 
 
 def _mean_error(level: Level, stake: float, every: float) -> float:
-    """Return the possible error of the mean of ``level``, for a bet with ``stake``.
+    """Return by how much a bet with ``stake`` must allow the mean of ``level`` to be wrong.
 
     The wealth of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores. Over
     that many scores, an error of the mean acts like the variance of the mean times the stake. The
@@ -195,9 +194,9 @@ _MIN_BEFORE_CHANGE = 8  # a change as old as the oldest scores that are kept may
 
 
 def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
-    """Return the highest gain ``sum(mean - value)**2 / n`` of the last n ``values``, and this n.
+    """Return (gain, n) for which the last n ``values`` are most clearly below ``mean``.
 
-    Return (0, 0) if they are not below ``mean``, or if fewer than 8 values come before.
+    The gain is ``sum(mean - value)**2 / n``. Return (0, 0) if no such n leaves 8 values before.
     """
     best, number, total = 0.0, 0, 0.0
     for n, value in enumerate(reversed(values), start=1):
@@ -208,15 +207,13 @@ def likeliest_fall(values: Sequence[float], mean: float) -> tuple[float, int]:
 
 
 class Run(NamedTuple):
-    """The scores since the estimated onset ``start``: their number ``n``, mean and variance."""
+    """Number, mean and variance of the scores since the estimated onset ``start``."""
 
     start: int
     n: int
     mean: float
     variance: float
 
-
-# --- evidence -------------------------------------------------------------------------------------
 
 _SHARES: Mapping[Directions, tuple[float, ...]] = {
     "both": (0.4, 0.2, 0.2, 0.2),
@@ -234,17 +231,6 @@ _RUN_SIZE = 4  # numbers of a run of each view: wealth of the dating bet, start,
 _LEVEL, _TAIL = 0, 1
 
 
-@cache  # all detectors share the result
-def _plan(
-    direction: Directions, known: tuple[bool, ...], reserve: float
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the views of ``known`` mean that are tested, and the weight of each bet."""
-    wanted = _SHARES_OF_TARGET if direction == "both" and not all(known) else _SHARES[direction]
-    shares = [share * is_known for share, is_known in zip(wanted, known, strict=True)]
-    weights = (shares[view] / sum(shares) / _BETS[view] / reserve for view in _VIEW_OF_BET)
-    return tuple(view for view, share in enumerate(shares) if share), tuple(weights)
-
-
 class Evidence:
     """The evidence that scores differ from ``baseline``, measured by 18 bets.
 
@@ -252,14 +238,16 @@ class Evidence:
     The evidence is the weighted sum, over the views, of the mean wealth of the bets on a view.
     """
 
-    __slots__ = (
-        *("_a", "_b", "_m", "_recent", "_runs", "_shares", "_squares", "_total", "_views"),
-        "value",
-    )
-
-    def __init__(self, baseline: Baseline, *, every: float, direction: Directions = "both") -> None:
-        known = tuple(level is not None for level in baseline.levels)
-        self._views, self._shares = _plan(direction, known, _RESERVE if baseline.level.n else 1.0)
+    def __init__(
+        self, baseline: Baseline, *, every: float, tail: float, direction: Directions = "both"
+    ) -> None:
+        self.baseline, self._tail = baseline, tail
+        known = [level is not None for level in baseline.levels]
+        wanted = _SHARES_OF_TARGET if direction == "both" and not all(known) else _SHARES[direction]
+        shares = [share * is_known for share, is_known in zip(wanted, known, strict=True)]
+        whole = sum(shares) * (_RESERVE if baseline.level.n else 1.0)
+        self._shares = tuple(shares[view] / whole / _BETS[view] for view in _VIEW_OF_BET)
+        self._views = tuple(view for view, share in enumerate(shares) if share)
         self._a, self._b = (array("d", bytes(8 * _ENDS[-1])) for _ in range(2))
         for view in self._views:
             level, bets = baseline.levels[view], slice(*_ENDS[view : view + 2])
@@ -275,8 +263,11 @@ class Evidence:
         self.value = 0.0
         """The evidence of a change; the detector raises an alarm when it reaches ``every``."""
 
-    def add(self, views: Views, *, index: int) -> None:
-        a, b, runs = self._a, self._b, self._runs
+    def _views_of(self, score: float) -> Views:
+        return views_of(score, tail=self._tail, centre=self.baseline.centre)
+
+    def add(self, score: float, *, index: int) -> None:
+        a, b, runs, views = self._a, self._b, self._runs, self._views_of(score)
         bets = zip(self._m, a, b, _VIEW_OF_BET, strict=True)
         self._m = wealth = array("d", [(m + 1.0) * (p - q * views[v]) for m, p, q, v in bets])
         self.value = sum(map(mul, self._shares, wealth))
@@ -286,10 +277,9 @@ class Evidence:
                 runs[run], runs[run + 1] = 1.0, index
                 runs[run + 2], runs[run + 3] = self._total, self._squares
             runs[run] *= a[bet] - b[bet] * views[view]
-        level = views[0]
-        self._recent = (self._recent + bytes((int(level * _STEPS + 0.5),)))[-_RECENT:]
-        self._total += level
-        self._squares += level * level
+        self._recent = (self._recent + bytes((int(score * _STEPS + 0.5),)))[-_RECENT:]
+        self._total += score
+        self._squares += score * score
 
     def leading_view(self) -> int:
         """Return the index of the view with the most evidence of a change."""
@@ -297,19 +287,18 @@ class Evidence:
         first, last = _ENDS, _ENDS[1:]
         return max(self._views, key=lambda v: shares[first[v]] * sum(wealth[first[v] : last[v]]))
 
-    def run(
-        self, view: int, *, count: int, baseline: Baseline, views: Callable[[float], Views]
-    ) -> Run:
+    def run(self, view: int, *, count: int) -> Run:
         """Return the scores since the estimated onset, after ``count`` scores.
 
-        The onset is the most likely fall of ``view``, the view with the most evidence, within the
-        last 256 scores, or the start of the growth of the evidence of lower scores, or of that in
-        ``view``: the one with the clearest change of the mean. ``views`` returns those of a score.
+        Of three candidates, the onset is the one with the clearest change of the mean: the most
+        likely fall of ``view`` in the last 256 scores, and the scores at which the evidence in
+        ``view`` and the evidence of lower scores began to grow.
         """
+        baseline = self.baseline
         dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change
         level = baseline.levels[dated] or baseline.level
         recent = [byte / _STEPS for byte in self._recent]
-        gain, number = likeliest_fall([views(score)[dated] for score in recent], level.mean)
+        gain, number = likeliest_fall([self._views_of(s)[dated] for s in recent], level.mean)
         runs = [self._run_since(v, count) for v in self._views if v in {view, _LEVEL}]
         gains = [run.n * (run.mean - baseline.level.mean) ** 2 for run in runs]
         if not number or gain < max(gains):

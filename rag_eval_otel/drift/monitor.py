@@ -1,4 +1,4 @@
-"""Watch live evaluation scores for drift, with one detector for each stream of scores."""
+"""Detect drift in live evaluation scores, with one detector for each stream of scores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Cause = Literal["judge", "system", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """The key of a stream of values that one detector watches.
+    """The key of a sequence of values that one detector watches.
 
     ``name`` is the name of a metric, ``<metric>.scored`` or ``answer_length``. ``version`` changes
     if the metric is measured in another way, for instance with another judge.
@@ -48,7 +48,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstTurn:
-    """The score and the span of one of the worst answers after the scores changed."""
+    """The score and the span of one of the worst turns after a change of the scores."""
 
     score: float
     span: SpanRef | None
@@ -56,7 +56,7 @@ class WorstTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """An alarm with its stream of scores, its cause, and the worst of the last answers."""
+    """An alarm with its stream and cause, and up to five of the worst turns since the onset."""
 
     stream: Stream
     alarm: Alarm
@@ -76,9 +76,9 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBaseline:
-    """Report that the scores of a metric now have another version than before.
+    """The scores of a metric now have another version, whose detector learns a new baseline.
 
-    A detector for the new version learns a new baseline. ``previous`` is the version before.
+    ``previous`` is the version before.
     """
 
     stream: Stream
@@ -133,10 +133,10 @@ class DriftOptions:
 def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
     """Yield each value in ``evaluation`` that is watched for drift, as (name, version, value).
 
-    Each metric yields its score, unless a text has a sign of an attempt to steer the judge, and
-    ``<metric>.scored``: 1 if there is a score, 0 if the evaluation failed. This has no version, so
-    that a new judge that fails more often is detected. The logarithm of the answer's length
-    follows, if it is known; 20,000 characters give 1.
+    - the score of each metric, unless the texts seem to have an instruction to the judge;
+    - ``<metric>.scored``: 1 if the metric has a score, else 0. It has no version, so that a new
+      judge that fails more often is detected;
+    - ``answer_length``: the logarithm of the length, scaled so that 20,000 characters give 1.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
@@ -149,7 +149,7 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
 
 @dataclass(slots=True)
 class _StreamMonitor:
-    """The detector of a stream, and its last turns with the indexes of their scores."""
+    """The detector of a stream, and its last 50 turns, each with the index of its score."""
 
     detector: BettingDetector
     turns: deque[tuple[int, WorstTurn]] = field(default_factory=lambda: deque(maxlen=_KEPT_TURNS))
@@ -161,7 +161,7 @@ class _StreamMonitor:
         return self.detector.alarm if self.detector.update(value) else None
 
     def worst_since(self, alarm: Alarm) -> tuple[WorstTurn, ...]:
-        """Return the turns since the onset with the lowest scores; after a rise, the highest."""
+        """Return the turns since the onset with the lowest scores (after a rise, the highest)."""
         turns = [turn for index, turn in reversed(self.turns) if index >= alarm.onset]
         turns.sort(key=attrgetter("score"), reverse=alarm.direction == "up")
         return tuple(turns[:_MAX_TURNS])
@@ -170,12 +170,11 @@ class _StreamMonitor:
 class DriftMonitor:
     """Watch the scores of live evaluations, with one detector per service, metric and version.
 
-    ``report`` is called with a `Drift` for each alarm, and with a `NewBaseline` when the scores of
-    a metric come in another version than before, because another judge, prompt or definition is
-    another measurement and not a drift. It is called on the thread that adds the score.
-
-    ``make`` returns the detector for a stream. ``service`` is the name of the service that emits
-    the evaluations. A monitor is thread-safe.
+    ``report`` is called with a `Drift` for each alarm, and with a `NewBaseline` when the version of
+    a metric changes, because another judge, prompt or definition is another measurement and not a
+    drift. It is called on the thread that adds the score. ``make`` returns the detector for a
+    stream. ``service`` is the name of the service that emits the evaluations. A monitor is
+    thread-safe.
     """
 
     def __init__(
@@ -199,13 +198,13 @@ class DriftMonitor:
         self._lock = threading.RLock()
 
     def explain(self, cause: Callable[[Stream], Cause]) -> None:
-        """Set the function that returns the cause of an alarm from the stream of the alarm."""
+        """Set the function that returns the cause of an alarm on a stream."""
         self._cause = cause
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Add all scores and other values of ``evaluation`` to their streams, and report alarms.
+        """Add all `monitored_values` of ``evaluation`` to their streams, and report alarms.
 
-        An exception of the function ``report`` is raised again after all reports.
+        An exception of ``report`` is raised after all reports.
         """
         reports: list[Report] = []
         for name, version, value in monitored_values(evaluation):
@@ -214,7 +213,7 @@ class DriftMonitor:
         self._report_all(reports)
 
     def update(self, stream: Stream, value: float, *, span: SpanRef | None = None) -> None:
-        """Add ``value`` in [0, 1] of the turn with ``span`` to ``stream``; report an alarm."""
+        """Add ``value`` in [0, 1], of the turn with ``span``, to ``stream``; report an alarm."""
         self._report_all(self._add(stream, value, span))
 
     def _report_all(self, reports: list[Report]) -> None:
@@ -226,7 +225,12 @@ class DriftMonitor:
         reports: list[Report] = []
         with self._lock:
             if stream not in self._streams:
-                self._streams[stream] = _StreamMonitor(self._make_detector(stream))
+                self._streams[stream] = _StreamMonitor(detector := self._make(stream))
+                try:
+                    if stream in self._restored:
+                        detector.restore(self._restored.pop(stream))
+                except _INVALID_STATE as error:
+                    log.warning(_UNUSABLE, stream.name, cause_of(error))
                 previous = self._versions.get((stream.service, stream.name), stream.version)
                 self._versions[stream.service, stream.name] = stream.version
                 if previous != stream.version:
@@ -239,7 +243,7 @@ class DriftMonitor:
         return reports
 
     def evidence(self) -> list[tuple[Stream, float]]:
-        """Return each stream with the `BettingDetector.log10_evidence` of a change."""
+        """Return each stream with the `BettingDetector.log10_evidence` of its detector."""
         with self._lock:
             return [(key, each.detector.log10_evidence) for key, each in self._streams.items()]
 
@@ -255,8 +259,7 @@ class DriftMonitor:
     def restore(self, state: Any) -> None:
         """Continue from ``state``, which `to_state` returned in an earlier process.
 
-        The detector of a stream gets its state at the first score of the stream. If a state is
-        invalid, a warning is logged, and the baseline is learned anew.
+        If the state of a stream is invalid, a warning is logged, and the baseline is learned anew.
         """
         states: dict[Stream, Mapping[str, Any]] = {}
         try:
@@ -272,15 +275,6 @@ class DriftMonitor:
             self._restored = states
             for stream in states:
                 self._versions[stream.service, stream.name] = stream.version
-
-    def _make_detector(self, stream: Stream) -> BettingDetector:
-        detector = self._make(stream)
-        if stream in self._restored:
-            try:
-                detector.restore(self._restored.pop(stream))
-            except _INVALID_STATE as error:
-                log.warning(_UNUSABLE, stream.name, cause_of(error))
-        return detector
 
 
 _INVALID_STATE = (AttributeError, LookupError, OverflowError, TypeError, ValueError)

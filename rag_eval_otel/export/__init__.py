@@ -1,4 +1,1 @@
-"""Emit evaluation scores as span attributes, log events and metrics, and watch them for drift.
-
-A *sink* is called with each evaluation.
-"""
+"""Sinks, which are called with each `Evaluation`: span attributes, events, metrics, backends."""

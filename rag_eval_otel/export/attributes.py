@@ -1,6 +1,6 @@
 """Write scores on spans and in events, and remove texts of users from spans before export.
 
-An ended span cannot be changed, so functions here return a changed copy of the span.
+An ended span is immutable, so functions here return a changed copy of the span.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def span_context(ref: SpanRef | None) -> Context:
-    """Return a context in which the span of ``ref``, which may have ended, is current."""
+    """Return a context whose current span has the ids of ``ref``; an empty one for None."""
     if ref is None:
         return Context()
     span = SpanContext(
@@ -50,7 +50,7 @@ MAX_EXPLANATION = 1024  # characters
 
 
 def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str, AttributeValue]:
-    """Return the ``rag.evaluation.*`` attributes with the status and the scores of a turn."""
+    """Return the ``rag.evaluation.*`` span attributes with the status and scores in ``ending``."""
     attributes: dict[str, AttributeValue | None] = {
         semconv.EVALUATION_STATUS: ending.status,
         semconv.EVALUATION_REASON: ending.reason,
@@ -84,7 +84,7 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
 
 
 def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
-    """Return the attributes of ``feedback`` for the span of its turn, without the comment."""
+    """Return the span attributes with score and label of ``feedback``; the comment is not one."""
     name = feedback.name
     return {
         semconv.feedback_attribute(name, semconv.LEAF_SCORE): feedback.score,
@@ -93,7 +93,6 @@ def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
 
 
 def _spent(usage: Usage, cost: float | None, currency: str) -> _Optional:
-    """Return attributes with the tokens in ``usage``, and with their ``cost`` if it is known."""
     return {
         semconv.EVALUATION_TOKENS: usage.tokens or None,
         semconv.EVALUATION_COST: _float(cost),
@@ -120,7 +119,7 @@ def _float(number: float | None) -> float | None:
 
 
 def exportable_attributes(attributes: _Optional) -> dict[str, AttributeValue]:
-    """Return ``attributes`` that are not None; texts can be encoded as UTF-8."""
+    """Return ``attributes`` without None; lone surrogates, which UTF-8 lacks, are replaced."""
     return {
         name: exportable(value) if isinstance(value, str) else value
         for name, value in attributes.items()
@@ -131,10 +130,10 @@ def exportable_attributes(attributes: _Optional) -> dict[str, AttributeValue]:
 def copied(
     span: ReadableSpan, *, attributes: Mapping[str, AttributeValue], events: Sequence[Event]
 ) -> ReadableSpan:
-    """Return a copy of ``span`` in which ``attributes`` and ``events`` replace those of the span.
+    """Return a copy of ``span`` with other ``attributes`` and ``events``.
 
-    The copy has no limit on the number of attributes, because at the limit the SDK would drop the
-    oldest, and keeps the counts of dropped attributes, events and links.
+    No limit on the number of attributes applies to the copy, because at the limit the SDK would
+    drop the oldest. The counts of dropped attributes, events and links are copied.
     """
     return ReadableSpan(
         name=span.name,
@@ -155,7 +154,7 @@ def copied(
 def _bounded(
     attributes: Mapping[str, AttributeValue], dropped: int
 ) -> Mapping[str, AttributeValue]:
-    """Return ``attributes`` with the number ``dropped`` at a limit, which exporters read."""
+    """Return ``attributes`` with the count of attributes that the SDK ``dropped`` at a limit."""
     if not dropped:  # for a plain dict, the SDK counts none as dropped and checks no value again
         return attributes
     bounded = BoundedAttributes(None, dict(attributes), immutable=False)
@@ -171,11 +170,11 @@ def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentFilter:
-    """Remove or redact texts in the attributes of spans and of their events before export.
+    """Remove or redact texts of users in the attributes of spans and of their events.
 
-    The name of an attribute decides whether it contains a text, and who wrote it: other
-    instrumentations (``foreign``) or the ``record_...()`` functions (``own``), whose texts pass
-    ``redactor``. Spans that this library created were written by the same options.
+    The name of an attribute decides whether it has such a text, and who wrote the text: other
+    instrumentations (``foreign``), or the ``record_...()`` functions (``own``). Own texts are
+    redacted by ``redactor``; foreign texts are exported as they are, or removed.
     """
 
     exported: ExportContent = "foreign"
@@ -184,7 +183,7 @@ class ContentFilter:
     def shown(self, span: ReadableSpan) -> ReadableSpan:
         """Return ``span``, or a copy without the texts that must not be exported."""
         scope = span.instrumentation_scope
-        if scope is not None and scope.name == semconv.SCOPE:
+        if scope is not None and scope.name == semconv.SCOPE:  # written by the same options
             return span
         names = attributes_of(span)
         # A span limit may have dropped the attribute that says that events have texts of ours.
@@ -201,7 +200,7 @@ class ContentFilter:
         return copied(span, attributes={**added, **kept}, events=shown)
 
     def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the OpenInference attributes of a span that no other instrumentation describes."""
+        """Return OpenInference attributes for a span that only ``record_...()`` has described."""
         names = native.PARTS.keys() & attributes_of(span).keys()
         if not names or convention_of(SpanRecord.from_sdk(span)) != "native":
             return {}
@@ -211,10 +210,6 @@ class ContentFilter:
             **openinference.texts(asked=kept.get(semconv.QUESTION), told=kept.get(semconv.ANSWER)),
         }
         return {name: value for name, value in found.items() if value is not None}
-
-    def bare(self, span: ReadableSpan) -> ReadableSpan:
-        """Return a copy of ``span`` without attributes and events, in case `shown` fails."""
-        return copied(span, attributes={}, events=())
 
     def _event(self, event: Event) -> Event | None:
         left = self._filtered(event.attributes or {}, event.name)
@@ -226,33 +221,25 @@ class ContentFilter:
     def _filtered(
         self, attributes: Mapping[str, Any], event: str | None = None
     ) -> dict[str, Any] | None:
-        """Return the ``attributes`` of a span or ``event`` without texts; None if all stay."""
+        """Return ``attributes`` of a span or ``event`` as they are exported; None if unchanged."""
         kept: dict[str, Any] = {}
         is_changed = False
         for name, value in attributes.items():
             owner = owner_of(name, event)
             is_own = owner == "own"
+            is_redacted = is_own and bool(self.redactor)
             is_dropped = self.exported != "all" if is_own else owner and self.exported == "none"
-            is_changed |= bool(is_dropped or (is_own and self.redactor))
+            is_changed |= bool(is_dropped or is_redacted)
+            is_text = isinstance(value, str) and name not in native.LISTS  # else perhaps JSON
+            clean = self.redactor.text if is_text else self.redactor.value
             with suppress(RedactionError):  # a text that cannot be redacted is not exported
                 if not is_dropped:
-                    kept[name] = self._redacted(name, value) if is_own else value
+                    kept[name] = clean(value) if is_redacted else value
         return kept if is_changed else None
-
-    def _redacted(self, name: str, value: Any) -> Any:
-        """Redact the value of the attribute ``name``, as JSON if it is a list, else as text."""
-        if not self.redactor:
-            return value
-        if isinstance(value, str) and name not in native.LISTS:
-            return self.redactor.text(value)
-        return self.redactor.value(value)
-
-
-# --- events ---------------------------------------------------------------------------------------
 
 
 class EventLog:
-    """Emits events as log records, by default to the global logger provider."""
+    """Emits events as log records of ``logger_provider``, by default the global one."""
 
     def __init__(self, logger_provider: _logs.LoggerProvider | None = None) -> None:
         provider = logger_provider or _logs.get_logger_provider()
@@ -269,7 +256,7 @@ class EventLog:
         body: str | None = None,
         is_warning: bool = False,
     ) -> None:
-        """Emit the event ``name`` in the context of ``span``, which may have ended."""
+        """Emit the event ``name`` with the trace and span id of ``span``, which may have ended."""
         severity = _logs.SeverityNumber.WARN if is_warning else _logs.SeverityNumber.INFO
         self._logger.emit(
             event_name=name,
@@ -281,7 +268,7 @@ class EventLog:
 
 
 class EventSink:
-    """Emit a ``gen_ai.evaluation.result`` event for each score, and for feedback of people."""
+    """A sink that emits a ``gen_ai.evaluation.result`` event for each score and each feedback."""
 
     def __init__(
         self, logger_provider: _logs.LoggerProvider | None = None, *, explanations: bool = False
@@ -297,7 +284,7 @@ class EventSink:
             self._log.emit(semconv.EVALUATION_EVENT, found, span=evaluation.span)
 
     def emit_feedback(self, feedback: Feedback) -> None:
-        """Emit the feedback of a person, in the context of the rated span or of its trace."""
+        """Emit an event with the ids of the rated span, or of its trace if only that is known."""
         attributes: _Optional = {
             semconv.GEN_AI_EVALUATION_NAME: feedback.name,
             semconv.GEN_AI_EVALUATION_SCORE_VALUE: feedback.score,
@@ -310,7 +297,6 @@ class EventSink:
 
 
 def _of_score(score: Score, evaluation: Evaluation, *, explanations: bool) -> _Optional:
-    """Return the attributes of the event of ``score``."""
     probability = None if evaluation.sampling is None else evaluation.sampling.probability
     text = (score.explanation or "")[:MAX_EXPLANATION] if explanations else ""
     return {
@@ -331,11 +317,10 @@ def _of_score(score: Score, evaluation: Evaluation, *, explanations: bool) -> _O
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanScores:
-    """Write the end of an evaluation on the span of its turn.
+    """Write the status and the scores of a turn on its span, as attributes and span events.
 
-    The status and the scores become attributes. Unless ``events`` is ``log`` and ``has_logs()``,
-    because the application has a logger provider, each score also becomes an event of the span.
-    ``clock`` returns the time of the events in ns.
+    There are no span events if ``events`` is ``log`` and ``has_logs()`` returns True, because the
+    application has a logger provider. ``clock`` returns the time of the events in ns.
     """
 
     explanations: bool = False

@@ -1,4 +1,4 @@
-"""Watch live scores for drift, report alarms to OpenTelemetry, and save the state in a file."""
+"""Detect drift in live scores, report alarms to OpenTelemetry, and save the state in a file."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SAVE_INTERVAL = 100  # evaluations after which the state is saved
 
 
 class DriftSink:
-    """Watch the scores of live evaluations for drift, and report alarms.
+    """A sink that detects drift in the scores of live evaluations, and reports alarms.
 
-    An alarm is a log event and is counted; a gauge shows the evidence of drift in each stream.
-    Alarms also go to ``on_drift`` of ``options``. If these name a file for the state, it is read at
-    the start and written every 100 evaluations and at the end.
+    An alarm is emitted as a log event, counted, and passed to ``options.on_drift``. A gauge has the
+    evidence of drift in each stream. The file ``options.state``, if set, is read at the start and
+    written every 100 evaluations and at the end.
     """
 
     def __init__(
@@ -56,13 +56,19 @@ class DriftSink:
         self._warnings = LimitedLog()
         self._unsaved = 0
         if self._path is not None:
-            self._load(self._path)
+            try:
+                self.monitor.restore(json.loads(self._path.read_text(encoding="utf-8")))
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
+                text = "drift: %s cannot be read (%s); baselines are learned anew"
+                log.warning(text, self._path, error)
             # Registered before the exit handler of the pipeline, so that it runs after that
             # handler and also saves the last scores.
             atexit.register(self.save)
         sources = {semconv.DRIFT_EVIDENCE: DriftSink._observations}
         self.stop_gauge = add_gauges(meter_provider, self, sources)
-        """Stop reporting the evidence of drift in the gauge."""
+        """Call it to end the reports in the gauge."""
 
     def __call__(self, evaluation: Evaluation) -> None:
         try:
@@ -74,28 +80,32 @@ class DriftSink:
                 self.save()
 
     def emit_agreement(self, agreement: Agreement) -> None:
-        """Add to a stream of its own whether judge and person agree on a turn."""
+        """Add 1 to the stream ``<metric>.agreement`` if judge and person gave one label, else 0."""
         name = f"{agreement.metric}.agreement"
         stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
+        feedback = agreement.feedback
         self._unsaved += 1
-        self.monitor.update(stream, agreement.value, span=agreement.feedback.span)
+        self.monitor.update(stream, float(agreement.label == feedback.label), span=feedback.span)
 
     def report(self, report: Report) -> None:
         stream = report.stream
         if isinstance(report, NewBaseline):
             text = f"{stream.name} is another measurement: its baseline is learned anew"
-            previous = {f"{semconv.EVALUATION_VERSION}.previous": report.previous}
-            attributes = {**_of_stream(stream), **previous}
+            attributes: dict[str, AttributeValue | None] = {
+                **_of_stream(stream),
+                f"{semconv.EVALUATION_VERSION}.previous": report.previous,
+            }
             self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
         else:
-            worst = report.worst[0].span if report.worst else None  # whose trace has the event
-            found, text = _of_drift(report), str(report)
-            self._log.emit(semconv.DRIFT_EVENT, found, span=worst, body=text, is_warning=True)
-            alarm = {
-                semconv.GEN_AI_EVALUATION_NAME: stream.name,
+            worst = report.worst[0].span if report.worst else None  # the event gets its ids
+            kind = {
                 semconv.DRIFT_DIRECTION: report.alarm.direction,
                 semconv.DRIFT_CAUSE: report.cause,
             }
+            attributes = {**_of_stream(stream), **kind, **_of_drift(report)}
+            text = str(report)
+            self._log.emit(semconv.DRIFT_EVENT, attributes, span=worst, body=text, is_warning=True)
+            alarm = {semconv.GEN_AI_EVALUATION_NAME: stream.name, **kind}
             self._meters.record(semconv.DRIFT_ALARMS, 1, alarm)
         if self._on_drift is not None:
             self._on_drift(report)
@@ -104,17 +114,8 @@ class DriftSink:
         for stream, value in self.monitor.evidence():
             yield Observation(value, exportable_attributes(_of_stream(stream)))
 
-    def _load(self, path: Path) -> None:
-        try:
-            self.monitor.restore(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
-            text = "drift: %s cannot be read (%s); baselines are learned anew"
-            log.warning(text, path, error)
-
     def save(self) -> None:
-        """Write the state to the file, if there is one and a new score; a failure is logged."""
+        """Write the state to its file, unless it is unchanged; an error is logged."""
         if self._path is None or not self._unsaved:
             return
         self._unsaved = 0
@@ -126,7 +127,7 @@ class DriftSink:
             self._warnings.write("save", "drift: %s cannot be written (%s)", self._path, error)
 
     def close(self) -> None:
-        """Save the state a last time; the gauge stays for the last collection of metrics."""
+        """Save the state; the gauge still reports, for the last collection of metrics."""
         atexit.unregister(self.save)
         self.save()
 
@@ -141,9 +142,6 @@ def _of_stream(stream: Stream) -> dict[str, AttributeValue]:
 def _of_drift(drift: Drift) -> dict[str, AttributeValue | None]:
     alarm, prefix = drift.alarm, semconv.DRIFT_PREFIX
     return {
-        **_of_stream(drift.stream),
-        semconv.DRIFT_DIRECTION: alarm.direction,
-        semconv.DRIFT_CAUSE: drift.cause,
         f"{prefix}.before": alarm.before,
         f"{prefix}.after": alarm.after,
         f"{prefix}.change": alarm.change,
@@ -157,10 +155,10 @@ def _of_drift(drift: Drift) -> dict[str, AttributeValue | None]:
 
 
 def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
-    """Yield the evaluations in ``evaluation`` that drift detection watches.
+    """Yield the offline and the judge's evaluation in ``evaluation`` that are watched for drift.
 
-    The scores of a cascade's offline judge are streams of their own, ``offline.<metric>``. Targeted
-    turns are left out, because their share of all turns may change without a change of the scores.
+    The offline scores of a cascade are renamed to ``offline.<metric>``. Targeted turns are not
+    watched, because their share of all turns may change without a change of the scores.
     """
     sampling = evaluation.sampling or Sampling()
     is_offline = sampling.stage == "offline"

@@ -1,4 +1,4 @@
-"""Record scores, counts and the state of the evaluator in OpenTelemetry instruments."""
+"""Report scores, counts and the state of the pipeline in OpenTelemetry instruments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
@@ -24,7 +24,7 @@ from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.environment import sdk_metrics_enabled
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.attributes import span_context
-from rag_eval_otel.judge.limits import Endpoint, EndpointState
+from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import (
     Evaluation,
@@ -43,7 +43,7 @@ _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # bounds of dura
 
 
 class Instrument(NamedTuple):
-    """A row of the table. In a gauge, ``join`` makes one value of those of several pipelines."""
+    """A row of `INSTRUMENTS`. ``join`` combines the values of several pipelines in a gauge."""
 
     kind: Literal["counter", "histogram", "gauge", "up_down_counter"]
     unit: str
@@ -104,11 +104,11 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.BACKEND_SCORES: _counter("{score}", "Scores for backends, by what became of them."),
     semconv.BACKEND_QUEUED: _gauge("{score}", "Scores that wait to be sent to a backend."),
 }
-"""Every instrument of a pipeline, by its name."""
+"""Every instrument of this library, by its name."""
 
 
 class Meters:
-    """Makes counters and histograms of `INSTRUMENTS` at their first use, and records in them."""
+    """Creates counters and histograms of `INSTRUMENTS` on first use, and records values."""
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         self._meter = _meter_of(provider or get_meter_provider())
@@ -140,41 +140,32 @@ def _meter_of(provider: MeterProvider) -> Meter:
     return provider.get_meter(semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL)
 
 
-# --- gauges ---------------------------------------------------------------------------------------
-
 Source: TypeAlias = "Callable[[Any], Iterable[Observation]]"
-"""Returns the values of a gauge at a collection of metrics, from an object."""
+"""Returns the observations of a gauge from an object, at each collection of metrics."""
 _Sources: TypeAlias = list[tuple[weakref.ref[Any], Source]]
 
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What all pipelines of one meter provider share, because it allows each gauge once."""
-
-    gauges: dict[str, _Sources] = field(default_factory=dict)
-    endpoints: weakref.WeakSet[Endpoint] = field(default_factory=weakref.WeakSet)
-
-    @staticmethod
-    def of(provider: MeterProvider) -> _Shared:
-        # The global provider may be a proxy now and replaced later.
-        is_global = provider is get_meter_provider() and provider not in _of_others
-        return _of_global if is_global else _of_others.setdefault(provider, _Shared())
+_of_global: dict[str, _Sources] = {}
+_of_others: weakref.WeakKeyDictionary[MeterProvider, dict[str, _Sources]]
+_of_others = weakref.WeakKeyDictionary()
 
 
-_of_global = _Shared()
-_of_others: weakref.WeakKeyDictionary[MeterProvider, _Shared] = weakref.WeakKeyDictionary()
+def _gauges_of(provider: MeterProvider) -> dict[str, _Sources]:
+    """Return the gauges of all pipelines by name, as a meter provider allows each gauge once."""
+    # The global provider may be a proxy now and replaced later.
+    is_global = provider is get_meter_provider() and provider not in _of_others
+    return _of_global if is_global else _of_others.setdefault(provider, {})
 
 
 def add_gauges(
     provider: MeterProvider | None, owner: object, sources: Mapping[str, Source]
 ) -> Callable[[], None]:
-    """Report the values of ``source(owner)`` in the gauges ``sources`` of `INSTRUMENTS`.
+    """Report in each gauge of ``sources`` the observations that its source makes of ``owner``.
 
-    ``owner`` is referenced weakly. Returns a function that ends the reports. Not thread-safe:
+    ``owner`` is referenced weakly. Return a function that ends the reports. Not thread-safe:
     `instrument` calls it under a lock.
     """
     provider, reference = provider or get_meter_provider(), weakref.ref(owner)
-    gauges = _Shared.of(provider).gauges
+    gauges = _gauges_of(provider)
     for name, source in sources.items():
         if name not in gauges:
             row, gauges[name] = INSTRUMENTS[name], []
@@ -197,7 +188,7 @@ def add_gauges(
 def _observe(
     sources: _Sources, join: Callable[[Iterable[float]], float], _: CallbackOptions
 ) -> Iterator[Observation]:
-    """Yield one observation for each attribute set, joined from those of all ``sources``."""
+    """Yield one observation for each set of attributes, joined from those of all ``sources``."""
     observations: dict[frozenset[tuple[str, object]], list[Observation]] = {}
     for reference, source in tuple(sources):
         owner = reference()
@@ -208,14 +199,12 @@ def _observe(
         yield Observation(join(each.value for each in same), same[0].attributes)
 
 
-# --- turns ----------------------------------------------------------------------------------------
-
 Counted = Literal["captured", "turns", "released", "sources", "failures", "feedback"]
-"""What a `Tally` counts, each by the names that `Stats` lists."""
+"""What a `Tally` counts."""
 
 
 class Tally:
-    """Thread-safe counts by kind and name, for `Handle.stats`; zero in a forked child."""
+    """Thread-safe counters for `Handle.stats`, by kind and name; zero again in a forked child."""
 
     def __init__(self) -> None:
         self._reset()
@@ -231,7 +220,7 @@ class Tally:
             self._counts[kind][name] += number
 
     def stats(self, *, held: int = 0, scoring: int = 0) -> Stats:
-        """Return all counts at this moment, with the numbers of spans that wait now."""
+        """Return all counts; ``held`` and ``scoring`` are the numbers of spans that wait now."""
         with self._lock:
             counts: dict[str, Any] = {kind: dict(each) for kind, each in self._counts.items()}
         captured = sum(counts.pop("captured").values())
@@ -264,17 +253,12 @@ OVERALL: Final = "overall"  # the name under which the label of a whole turn is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """The judge's label of a turn for one metric, and the feedback of a person on the turn."""
+    """The judge's label of a turn for one metric, and a person's feedback on the same turn."""
 
     metric: str
     label: Label
     version: str  # of the metric's score
     feedback: Feedback
-
-    @property
-    def value(self) -> float:
-        """1 if judge and person give the same label, else 0."""
-        return float(self.label == self.feedback.label)
 
 
 _COMPONENT, _numbers = "rag_eval_otel.RagEvalSpanProcessor", count()
@@ -300,7 +284,7 @@ class InstrumentSink:
         self.turn(*outcome_of(evaluation))
 
     def record(self, evaluation: Evaluation) -> None:
-        """Record ``evaluation`` without the outcome of a turn, as for a row of a dataset."""
+        """Record ``evaluation`` without counting a turn, as for a row of a dataset."""
         context, source = span_context(evaluation.span), self._source(evaluation)
         for scored in filter(None, (evaluation, evaluation.offline)):
             self._record_scores(scored)
@@ -310,7 +294,7 @@ class InstrumentSink:
             self._record(semconv.LAG, evaluation.lag, source, context=context)
 
     def _record_scores(self, evaluation: Evaluation) -> None:
-        """Record the scores of one judge; the histogram has no targeted turns, which look worse."""
+        """Record the scores of one judge; those of targeted turns would bias the histogram."""
         context, sampling = span_context(evaluation.span), evaluation.sampling or Sampling()
         histogram = semconv.OFFLINE_SCORE if sampling.stage == "offline" else semconv.SCORE
         source = self._source(evaluation)
@@ -328,7 +312,7 @@ class InstrumentSink:
                 self._record(semconv.WEIGHTED_COUNT, 1 / sampling.probability, name)
 
     def found(self, turns: int = 1) -> None:
-        """Count ``turns`` RAG turns as found; `turn` counts later what became of each."""
+        """Count RAG turns that were found; `turn` later counts the outcome of each."""
         self.tally.add("captured", "turn", number=turns)
         self._record(semconv.CAPTURED, turns)
 
@@ -340,18 +324,17 @@ class InstrumentSink:
         self.tally.add("turns", " ".join(attributes.values()))
 
     def feedback(self, feedback: Feedback | None, outcome: FeedbackOutcome) -> None:
-        """Count feedback of people; ``feedback`` is None if it could not be read."""
+        """Count feedback by ``outcome``; ``feedback`` is None if its arguments were wrong."""
         about = {} if feedback is None else self._about(feedback)
         self._record(semconv.FEEDBACK_RECEIVED, 1, {semconv.OUTCOME: outcome, **about})
         self.tally.add("feedback", outcome)
 
     def emit_feedback(self, feedback: Feedback) -> None:
-        """Record the score of ``feedback``."""
         context, about = span_context(feedback.span), self._about(feedback)
         self._record(semconv.FEEDBACK_SCORE, feedback.score, about, context=context)
 
     def emit_agreement(self, agreement: Agreement) -> None:
-        """Count a turn by the labels of the judge and of people."""
+        """Count a turn by its label from the judge and its label from a person."""
         name = {semconv.GEN_AI_EVALUATION_NAME: agreement.metric, _LABEL: agreement.label}
         about = self._about(agreement.feedback)
         self._record(semconv.FEEDBACK_AGREEMENT, 1, {**name, **about})
@@ -361,24 +344,24 @@ class InstrumentSink:
         return {semconv.FEEDBACK: name, semconv.FEEDBACK_LABEL: feedback.label or ""}
 
     def released(self, status: HoldStatus) -> None:
-        """Count a span that has waited for scores; ``status`` is written on the span."""
+        """Count an exported span by the status that it has got."""
         self.tally.add("released", status)
         self._record(semconv.RELEASED, 1, {semconv.STATUS: status})
 
     def cache_lookup(self, outcome: str) -> None:
-        """Count a turn whose scores were looked up: ``hit`` or ``miss``."""
+        """Count a look-up of scores of an equal turn: ``hit`` or ``miss``."""
         self._record(semconv.CACHE_LOOKUPS, 1, {semconv.OUTCOME: outcome})
 
     def internal_error(self, place: str) -> None:
-        """Count a failure of this library; ``place`` is the part that failed, such as "sink"."""
+        """Count an exception in the part ``place`` of this library, such as "sink"."""
         self.tally.add("failures", place)
         self._record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def watch(self, held: Any, measurements: Iterable[Measurement] = ()) -> None:
-        """Report in gauges the spans that are held, pending turns, and judges and embedders.
+        """Report in gauges the spans in ``held``, pending turns, and judges and embedders.
 
         ``held`` has a length, and the attributes ``size`` in bytes and ``capacity`` in spans. If
-        the SDK reports on itself, they are also reported as the queue of a processor.
+        the SDK's own metrics are on, length and capacity are also reported as those of a queue.
         """
         provider = self._meter_provider
         self._held = held  # gauges refer to it weakly
@@ -402,17 +385,16 @@ class InstrumentSink:
                     _watch_endpoint(provider, endpoint)
 
     def watch_budget(self, left: Callable[[], Iterable[Observation]]) -> None:
-        """Report what the bound method ``left`` returns of the budget, the lowest of pipelines."""
+        """Report the shares of the budget that the bound method ``left`` returns, in a gauge."""
         method: Any = left
         add_gauges(self._meter_provider, method.__self__, {semconv.BUDGET_LEFT: method.__func__})
 
     def _source(self, evaluation: Evaluation) -> dict[str, str]:
-        """Return the attribute that names the judge's model."""
         model = self._limited("judge", exportable(evaluation.judge or ""))
         return {semconv.EVALUATION_JUDGE: model} if model else {}
 
     def _limited(self, kind: str, name: str) -> str:
-        """Return ``name``, cut; ``other`` after 100 names, each of which makes new series."""
+        """Return ``name``, truncated; ``other`` after 100 names, to limit the time series."""
         known, name = self._names.setdefault(kind, set()), name[:_NAME_LENGTH]
         if name not in known and len(known) >= _MOST_NAMES:
             return "other"
@@ -420,7 +402,7 @@ class InstrumentSink:
         return name
 
     def count_cost(self, evaluation: Evaluation) -> None:
-        """Count the requests, tokens and money of ``evaluation``, and nothing else."""
+        """Count the requests, tokens and money of ``evaluation``."""
         usage, source = evaluation.usage, self._source(evaluation)
         read, written = ({**source, semconv.GEN_AI_TOKEN_TYPE: k} for k in ("input", "output"))
         for name, number, attributes in (
@@ -440,7 +422,7 @@ class InstrumentSink:
 
 
 def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | None]:
-    """Return the outcome of the evaluated turn, and why scores of the judge are missing."""
+    """Return the outcome of the turn, and the reason why scores or its span are missing."""
     status, sampling = evaluation.status, evaluation.sampling
     if status == "unscored" or status == "error":  # noqa: PLR1714  # the type is narrowed
         return status, evaluation.reason
@@ -450,27 +432,15 @@ def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | N
     return "scored", failed[0] if failed else "span_missed" if evaluation.is_span_missed else None
 
 
-# --- the endpoints of judges and embedders --------------------------------------------------------
-
-
 def _one(value: float, attributes: Mapping[str, str] | None = None) -> list[Observation]:
     return [Observation(value, attributes)]
 
 
-_ENDPOINT_GAUGES: Final[Mapping[str, Callable[[EndpointState], float]]] = {
-    semconv.ENDPOINT_BREAKER: lambda state: float(state.breaker == "open"),
-    semconv.ENDPOINT_LIMIT: lambda state: state.limit,
-    semconv.ENDPOINT_IN_FLIGHT: lambda state: state.in_flight,
-    semconv.ENDPOINT_PAUSE: lambda state: state.pause,
-}
-
-
 def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
     """Report attempts, requests not sent, and limits of ``endpoint``, once for all pipelines."""
-    known = _Shared.of(provider or get_meter_provider()).endpoints
-    if endpoint in known:
+    gauges = _gauges_of(provider or get_meter_provider())
+    if any(each() is endpoint for each, _ in gauges.get(semconv.ENDPOINT_BREAKER, ())):
         return
-    known.add(endpoint)
     record, named = Meters(provider).record, {semconv.ENDPOINT: exportable(endpoint.state.name)}
 
     def count_attempt(outcome: str, seconds: float) -> None:
@@ -481,11 +451,13 @@ def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
     def count_not_sent(reason: str) -> None:
         record(semconv.ENDPOINT_NOT_SENT, 1, {**named, semconv.REASON: reason})
 
-    def source(value: Callable[[EndpointState], float]) -> Source:
-        return lambda endpoint: _one(value(endpoint.state), named)
-
     # New lists, because another thread may read the old ones.
     endpoint.observers = [*endpoint.observers, count_attempt]
     endpoint.refusal_observers = [*endpoint.refusal_observers, count_not_sent]
-    gauges = {name: source(value) for name, value in _ENDPOINT_GAUGES.items()}
-    add_gauges(provider, endpoint, gauges)
+    sources: dict[str, Source] = {
+        semconv.ENDPOINT_BREAKER: lambda each: _one(float(each.state.breaker == "open"), named),
+        semconv.ENDPOINT_LIMIT: lambda each: _one(each.state.limit, named),
+        semconv.ENDPOINT_IN_FLIGHT: lambda each: _one(each.state.in_flight, named),
+        semconv.ENDPOINT_PAUSE: lambda each: _one(each.state.pause, named),
+    }
+    add_gauges(provider, endpoint, sources)

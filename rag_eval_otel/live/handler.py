@@ -34,13 +34,12 @@ class RagEvalCallbackHandler(LangChainCapture):
 
         chain.invoke(question, config={"callbacks": [RagEvalCallbackHandler()]})
 
-    The handler takes the options of `Config`, or a whole ``config``. Without arguments, the options
-    are read from the environment. Options that cannot be used raise `ConfigError`.
+    The handler takes the options of `Config`, or a whole ``config``, and the ``sinks`` of
+    `instrument`. Other options are read from the environment. Invalid ones raise `ConfigError`.
 
     The handler attaches to the tracer provider at its first run, or at the first use of a method or
-    of ``stats``, so the application may set the provider after it has made the handler. All
-    handlers on one provider share one pipeline, which has the options and ``sinks`` of the first
-    handler. ``sinks`` are those of `instrument`.
+    of ``stats``, so the application may set the provider later. All handlers on one provider share
+    one pipeline, which has the options and sinks of the first handler.
     """
 
     def __init__(
@@ -66,10 +65,9 @@ class RagEvalCallbackHandler(LangChainCapture):
         return self._handle().stats
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Read the LangChain runs that have ended, wait for their scores, and export their spans.
+        """Read the LangChain runs that have ended, wait for scores, and export the spans.
 
-        Return False if ``timeout`` seconds passed before all spans were exported. `Handle.flush`
-        describes what is exported in this case.
+        See `Handle.flush` for the result, and for what is exported after ``timeout`` seconds.
         """
         return self._handle().flush(timeout)
 
@@ -87,17 +85,15 @@ class RagEvalCallbackHandler(LangChainCapture):
         return self._attached
 
     def _connect(self) -> RunRecorder:
-        """Return the recorder of LangChain runs; the first call attaches to the tracer provider."""
-        if self._recorder_of_handle is not None:
-            return self._recorder_of_handle
-        with ATTACHING:  # the first runs may begin on several threads at once
-            if self._recorder_of_handle is None:
+        """Return the recorder of LangChain runs; the first call attaches to a tracer provider."""
+        if self._recorder_of_handle is None:
+            with ATTACHING:  # the first runs may begin on several threads at once
                 if self._has_failed:  # so would each further attempt
                     raise ConfigError("not attached: the first attempt has failed")
                 self._has_failed = True
                 self._recorder_of_handle = recorder_of(self._handle())
                 self._has_failed = False
-            return self._recorder_of_handle
+        return self._recorder_of_handle
 
     def _count_error(self, place: str) -> None:
         if self._attached is not None:

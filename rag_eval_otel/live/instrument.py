@@ -68,13 +68,13 @@ class Handle:
         self.processor = processor
         self._pipeline = pipeline
         self._attachment = attachment
-        self._log_tap = None  # log records are read as parts of spans
+        self._log_tap = None  # reads log records, which are parts of spans
         if processor is not None:
             processor.handle = self
             self._log_tap = log_tap(pipeline.logger_provider)
         if self._log_tap is not None:
             self._log_tap.listeners[self] = (pipeline.store.add_log, pipeline.edge("logs"))
-        self._at_end = call_at_end(
+        self._cancel_at_end = call_at_end(
             pipeline, seconds=config.shutdown_seconds, at_sigterm=config.host_hooks
         )
         pipeline.instruments.watch(pipeline.store, pipeline.scorer.measurements)
@@ -110,16 +110,13 @@ class Handle:
     def install_langchain_hook(self, *, unless: Callable[[], bool] | None = None) -> None:
         """Trace and score every LangChain run of the process, without passing a callback to it.
 
-        A second call changes nothing. A run that also gets `callback` as an argument is scored
-        once. ``unless`` is called at the first run; if it returns True, the hook is not used.
+        A second call has no effect. A run that also gets `callback` as an argument is scored once.
+        ``unless`` is called at the first run; if it returns True, the hook is not used.
         """
         self._hook.install(self.callback, unless)
 
     def remove_langchain_hook(self) -> None:
-        """Stop scoring runs without a callback. Runs under way are still recorded and scored.
-
-        `shutdown` calls this method.
-        """
+        """Undo `install_langchain_hook`; runs that have begun are still scored."""
         if "_hook" in vars(self):
             self._hook.remove()
 
@@ -133,9 +130,9 @@ class Handle:
 
         The 1 to 64 samples are scored with the metrics and the judge of this handle. The scores of
         the first five rounds are the baseline. The samples stay the same, so if their scores
-        change, the judge has changed. The change is reported as an alarm for ``canary.<metric>``
-        with the cause ``judge``, which drift alarms on live scores then also have. `shutdown` or
-        `Canary.stop` ends the rounds. Raises `ConfigError` if drift is not detected.
+        change, the judge has changed. This is reported as an alarm for ``canary.<metric>`` with the
+        cause ``judge``, which drift alarms on live scores then also have. `shutdown` or
+        `Canary.stop` ends the rounds. Raises `ConfigError` if the option ``drift`` is off.
         """
         pipeline = self._pipeline
         monitor = next((s.monitor for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
@@ -160,20 +157,17 @@ class Handle:
 
         Backends get the scores that they do not have yet. Return False if ``timeout`` seconds
         passed before all scores came and the backends took them, or if a span processor reports a
-        failed flush. If scores are missing after half of ``timeout`` (5 s at most), the span of the
-        answer is exported without scores, with the status ``flushed``. The scores go to events and
-        metrics when they arrive.
-
-        True does not mean that a server has the spans: the SDK's processors return True even if
-        their exporter fails or drops spans. The exporter logs such failures.
+        failed flush. If the scores of a span are missing after half of ``timeout`` (5 s at most),
+        it is exported without scores, with the status ``flushed``; they still go to events and
+        metrics. True does not mean that a server has the spans: the SDK's processors return True
+        even if their exporter fails or drops spans, which it logs.
         """
         return self._pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for scores, export all spans, and detach.
 
-        The tracer provider then works as if it had never been instrumented. The default of
-        ``timeout`` is the option ``shutdown_seconds``.
+        The default of ``timeout`` is the option ``shutdown_seconds``.
         """
         self.remove_langchain_hook()
         self._pipeline.drain(timeout)
@@ -184,11 +178,11 @@ class Handle:
             self._log_tap.listeners.pop(self, None)
         if self._attachment is not None and self._attachment.owner is self:
             self._attachment.detach(self.processor)
-        self._at_end.cancel()
+        self._cancel_at_end()
 
 
 def recorder_of(handle: Handle) -> RunRecorder:
-    """Return what records LangChain runs; searches of vector stores are recorded from now on."""
+    """Return the recorder of LangChain runs, and record searches of vector stores from now on."""
     handle._record_searches()  # noqa: SLF001
     return handle._pipeline.recorder  # noqa: SLF001
 
@@ -205,15 +199,15 @@ class RagEvalSpanProcessor(SpanProcessor):
         exporter = BatchSpanProcessor(OTLPSpanExporter())
         provider.add_span_processor(RagEvalSpanProcessor(exporter, judge="openai/gpt-5-mini"))
 
-    A turn is one question of a user and its answer. The span of a turn is kept back until the turn
-    is scored, for at most ``hold_seconds``. Then a copy with the scores goes to ``next_processor``,
-    in the context in which the span ended. Every span is passed on exactly once. Add this processor
-    in place of ``next_processor``, not beside it, and only once to a provider.
+    A turn is one question of a user and its answer. The span of a turn is held until the turn is
+    scored, for at most ``hold_seconds``. Then a copy with the scores goes to ``next_processor``, in
+    the context in which the span ended. Every span is passed on exactly once. Add this processor in
+    place of ``next_processor``, not beside it, and only once to a provider.
 
-    The processor takes the options of `Config`, or a whole ``config``. Without these, the options
-    are read from the environment. The attribute ``handle`` gives counts, flush and shutdown.
-    ``tracer_provider`` creates the spans of LangChain runs (`Handle.callback`) and gives the
-    service name. Options that cannot be used raise `ConfigError`.
+    The processor takes the options of `Config`, or a whole ``config``; other options are read from
+    the environment. Invalid ones raise `ConfigError`. The attribute ``handle`` is its `Handle`.
+    ``tracer_provider`` makes the spans of LangChain runs (`Handle.callback`) and has the service
+    name.
     """
 
     handle: Handle
@@ -257,7 +251,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         return self
 
     def _start_first(self, span: Span, parent_context: Context | None = None) -> None:
-        """Check at the first span that no other pipeline is on its provider."""
+        """Replace `on_start` for the first span: check that its provider has no other pipeline."""
         pipeline = self._pipeline
         pipeline.start_next = self._next.on_start
         attachment = Attachment(target=getattr(span, "_span_processor", None))
@@ -301,20 +295,18 @@ def instrument(
     """Attach live scoring to a tracer provider and return its `Handle`.
 
     Without ``config``, the options are read from the environment, and ``options`` take precedence.
-    Without ``tracer_provider``, the global tracer provider is used. If the application has set
-    none, a provider is made from the standard ``OTEL_*`` variables.
+    Invalid ones raise `ConfigError`. The default of ``tracer_provider`` is the global one. If the
+    application has set none, it is made from the standard ``OTEL_*`` variables.
 
     A provider is instrumented once: a further call returns the handle of the first call. Each of
-    ``sinks`` gets every `Evaluation`, in addition to the built-in sinks. If a sink is given as a
-    text, the text is the name of an entry point in the group ``rag_eval_otel.sinks``.
+    ``sinks`` gets every `Evaluation`, in addition to the built-in sinks. A str is the name of an
+    entry point in the group ``rag_eval_otel.sinks``.
 
     With ``wrap``, nothing is attached. Add ``handle.processor`` to a provider in place of
     ``wrap``::
 
         handle = instrument(wrap=BatchSpanProcessor(exporter))
         provider.add_span_processor(handle.processor)
-
-    Options that cannot be used raise `ConfigError`.
     """
     has_options = config is not None or bool(options)
     config = _config(config, options)
@@ -394,7 +386,7 @@ def _attach(
     provider: TracerProvider,
     pipeline: Pipeline,
 ) -> RagEvalSpanProcessor | None:
-    """Return the span processor of ``pipeline``, or None if the provider takes none."""
+    """Attach ``pipeline``, and return its span processor; None if the provider takes none."""
     if wrap is not None:
         return RagEvalSpanProcessor.of_pipeline(wrap, pipeline)
     if sdk_disabled():
@@ -467,7 +459,7 @@ def build_sinks(
             explanations=config.explanations,
             meter_provider=meters,
         )
-    if config.drift is False or sdk_disabled():
+    if config.drift is False:
         return
     resource = getattr(getattr(provider, "resource", None), "attributes", {})
     yield DriftSink(

@@ -47,7 +47,7 @@ class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 def _is_traced_by_others() -> bool:
-    """Return True, and log it, if another instrumentor that is installed traces LangChain."""
+    """Return True, and log a warning, if another instrumentor already traces LangChain."""
     for entry in entry_points(group="opentelemetry_instrumentor"):
         module, _, name = entry.value.partition(":")
         kind = getattr(sys.modules.get(module), name, None) if "langchain" in module else None

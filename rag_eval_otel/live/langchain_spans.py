@@ -1,4 +1,4 @@
-"""`SpanWriter`: write the spans of LangChain run trees that have ended."""
+"""`SpanWriter`: make OpenTelemetry spans of LangChain runs that have ended."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.values import exportable, messages_in, plain
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import RedactionError
+from rag_eval_otel.export.attributes import exportable_attributes
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
 from rag_eval_otel.untrusted import Redactor
@@ -32,7 +33,7 @@ _OPERATIONS = {"retriever": semconv.OPERATION_RETRIEVAL, "tool": semconv.OPERATI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanWriter:
-    """Write the spans of LangChain run trees by the GenAI semantic conventions, with ``tracer``."""
+    """Makes spans of LangChain runs, by the GenAI semantic conventions and OpenInference."""
 
     tracer: Tracer
     config: Config
@@ -41,7 +42,11 @@ class SpanWriter:
     def start(
         self, tree: RunTree, steps: Mapping[Hashable, Step], *, also: Iterable[Hashable], edge: Edge
     ) -> dict[int, Span]:
-        """Start the spans of ``tree``, those of parents first, and return the spans by run id."""
+        """Start the spans of the runs in ``tree``, parents first; return the spans by run id.
+
+        ``steps`` are the runs as they were read, by run id. The option ``spans`` decides which runs
+        get a span; the root and the runs with the ids ``also`` get one unless it is ``none``.
+        """
         if self.config.spans == "none":
             return {}
         by_id = {run.id: run for run in tree.runs}
@@ -86,17 +91,13 @@ class SpanWriter:
             exportable(name),
             context=context if parent is None else set_span_in_context(parent, context),
             kind=SpanKind.CLIENT if run.kind in {"llm", "retriever"} else SpanKind.INTERNAL,
-            attributes={
-                key: exportable(value) if isinstance(value, str) else value
-                for key, value in attributes.items()
-                if value is not None
-            },
+            attributes=exportable_attributes(attributes),
             start_time=run.start,
         )
 
 
 def end_span(span: Span, run: Run) -> None:
-    """End ``span`` when ``run`` ended, or else when the root run ended, with the run's error."""
+    """End ``span`` with the error and the end time of ``run``, or else that of the root run."""
     if run.error is not None:
         span.set_attribute(semconv.ERROR_TYPE, run.error)
         span.set_status(Status(StatusCode.ERROR))

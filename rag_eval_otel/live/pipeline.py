@@ -1,7 +1,7 @@
 """`Pipeline`: take ended spans and LangChain runs, score RAG turns, and export the spans.
 
-The application's thread takes spans and runs, the clock's completes traces and exports, and the
-evaluator's reads and scores.
+Threads of the application add spans and runs, that of `Clock` completes traces and exports spans,
+and that of `BackgroundEvaluator` finds turns and scores them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.trace import Held, Subtree, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
-from rag_eval_otel.export.attributes import ContentFilter, SpanScores
+from rag_eval_otel.export.attributes import ContentFilter, SpanScores, copied
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
 from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
@@ -70,7 +70,7 @@ def _within(context: Context) -> Iterator[None]:
 
 
 class Pipeline:
-    """Keep the spans of RAG turns back, have the turns scored, and then export the spans."""
+    """Holds the spans of RAG turns until the turns are scored, and then exports the spans."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Pipeline:
         self._bind()
 
     def _bind(self) -> None:
-        """Keep methods of the store as attributes, as a look-up per span is slow."""
+        # As attributes, because a look-up per span is slow.
         self._starts = self.store.open_spans.starts
         self._concerns = self.store.concerns
 
@@ -147,9 +147,9 @@ class Pipeline:
         self.start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep ``span`` back if it may be the span of a RAG turn; otherwise pass it on at once.
+        """Hold ``span`` if it may be the span of a RAG turn; otherwise export it at once.
 
-        While a judge is asked, only our own spans are passed on: others are of its client.
+        On the evaluator's thread, foreign spans are dropped: they are of the judge's client.
         """
         if JUDGING.get() is not None and judging() is not None:
             if is_own(span):
@@ -165,7 +165,7 @@ class Pipeline:
             self._pass_on(span)
 
     def take(self, span: ReadableSpan) -> None:
-        """Add an ended span to its trace. Hold it if it may be that of a RAG turn, or export it."""
+        """Add ``span`` to its trace, and hold it if it may get scores; otherwise export it."""
         taken = None
         with self._end_edge:
             taken = self.store.take(span, may_hold=self.clock.start())
@@ -198,12 +198,12 @@ class Pipeline:
             self.clock.export()
 
     def export(self, span: ReadableSpan) -> None:
-        """Export ``span`` without the texts that must not be exported, or any on error."""
+        """Export ``span`` filtered by `ContentFilter`; without attributes if that fails."""
         shown = None
         with self.release_edge:
             shown = self.content.shown(span)
         if self.next is not None:
-            self.next.on_end(self.content.bare(span) if shown is None else shown)
+            self.next.on_end(copied(span, attributes={}, events=()) if shown is None else shown)
 
     def export_enriched(self, span: ReadableSpan, ending: Ending) -> None:
         with self.release_edge:
@@ -214,7 +214,10 @@ class Pipeline:
             self.export(span)
 
     def leave(self, held: Held) -> bool:
-        """Export a held span, or end held spans of a run tree, in the context in which it ended."""
+        """Export a held span, or end the spans of a held run tree, in the context of its end.
+
+        Return False if the run tree has yet to be read.
+        """
         item, ending = held.item, held.ending or UNTOUCHED
         if isinstance(item, RunTree):
             self.read_tree(held)
@@ -242,9 +245,12 @@ class Pipeline:
         held = Held((0, id(tree)), tree, tree.context, _OF_TREE + tree.size, is_likely=True)
         if self.clock.start() and self.store.hold(held):
             self.clock.wake()
-            # If it is given up, the clock writes the spans and counts the turns.
-            give_up = partial(self._release, held)
-            self._submit(held.size, partial(self.read_tree, held), give_up)
+            # If the job is given up, the clock writes the spans and counts the turns.
+            self._submit(
+                held.size,
+                partial(self.read_tree, held),
+                lambda why: self.clock.release(held, Ending(why)),
+            )
             return
         why: GivenUp = "overload" if self.store.is_open else "shutdown"
         turns, spans = self._start_tree(tree)
@@ -254,14 +260,11 @@ class Pipeline:
                 is_turn = run.id in turns and span.is_recording()
                 self._end_spans([(span, run)], Ending(why) if is_turn else UNTOUCHED)
 
-    def _release(self, held: Held, why: GivenUp) -> None:
-        self.clock.release(held, Ending(why))
-
     def waiting(self) -> None:
         self.clock.wake()
 
     def _join(self, tree: RunTree) -> bool:
-        """Add ``tree`` to the trace of the current span, if it may be a part of a turn there."""
+        """Add ``tree`` to the trace of the span around it, if it may be a part of a turn there."""
         is_turn = Subtree(tree.searched, tree.called).is_turn
         is_whole = is_turn and self.config.spans != "none"
         if tree.root.error is not None or tree.lost or is_whole:
@@ -278,7 +281,7 @@ class Pipeline:
         return taken.is_added
 
     def read_tree(self, held: Held) -> None:
-        """Start the spans of a held run tree, and have its turns scored, at the first call only."""
+        """Start the spans of a held run tree, and submit its turns for scoring; only once."""
         if not self.store.claim(held):
             return
         tree: RunTree = held.item
@@ -342,7 +345,7 @@ class Pipeline:
     def _read_tree(
         self, tree: RunTree
     ) -> tuple[dict[Hashable, Step], dict[Hashable, Turn], Ending]:
-        """Return steps and turns by run id, and what is written on the root without a turn."""
+        """Return steps and turns by run id, and the ending of the root span if there is no turn."""
         steps = tree.steps(most=self.config.max_text_chars)
         by_id: dict[Hashable, Step] = {step.id: step for step in steps}
         if tree.is_joined:
@@ -382,7 +385,7 @@ class Pipeline:
             give_up("shutdown" if self.evaluator.is_closed else "overload")
 
     def read(self, trace: Trace) -> None:
-        """Find the RAG turns in ``trace``, and have them scored; release the other held spans."""
+        """Find the RAG turns in ``trace``, submit them for scoring, and export other held spans."""
         turns: Sequence[Turn] | None = None
         steps: list[Step] = []
         ending = UNTOUCHED
@@ -412,7 +415,7 @@ class Pipeline:
         self.release_held(trace, ending)
 
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
-        """Return a job that scores ``turn`` for the first held span that can take scores."""
+        """Return the job that scores ``turn`` for the first held span that can get scores."""
         ids = [cast("int", step.id) for step in turn.path]
         last = trace.spans.get(cast("int", turn.calls[-1].id)) if turn.calls else None
         below = [] if last is None else [*ids_above(last.span_id, trace.spans, {})]
@@ -440,7 +443,10 @@ class Pipeline:
         )
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
-        """Count the turns of ``trace``, unless it was read, and release its held spans."""
+        """Count the turns of ``trace`` as not scored, unless it was read, and export its spans.
+
+        ``why`` is None if two of its spans have the same id.
+        """
         if why is None:
             ending, count = Ending("skipped", "ambiguous"), partial(self.scorer.refuse, "ambiguous")
         else:
@@ -465,7 +471,7 @@ class Pipeline:
         return self.instruments.tally.stats(held=len(self.store), scoring=scoring)
 
     def close(self) -> None:
-        """Submit all traces and runs for scoring, complete or not, and hold no more spans."""
+        """Submit all traces and runs for scoring, even incomplete ones, and hold no more spans."""
         if self.recorder.runs:
             self.recorder.flush()
         with self.release_edge:
@@ -478,7 +484,7 @@ class Pipeline:
         return False
 
     def prepare_calls(self) -> None:
-        """Start the threads that export and flush spans at the end; later none can be started."""
+        """Start the threads that export and flush at the end, as none can be started at exit."""
         self.clock.start()
         self.flushes.prepare(2)  # one may hang
 
@@ -486,7 +492,7 @@ class Pipeline:
         return self.evaluator.is_current() or self.clock.is_current()
 
     def _after_fork(self) -> None:
-        """Forget the spans of the parent process, because the parent exports them itself."""
+        """Drop the parent's spans in a forked child, because the parent exports them itself."""
         self.is_forked = True
         self._sweeping = threading.RLock()
         self.store.reset()
@@ -509,7 +515,7 @@ class Pipeline:
             _warn_of_missing(*missing)
 
     def flush(self, timeout: float) -> bool:
-        """Read ended spans and runs, wait for their scores, and export all held spans."""
+        """See `Handle.flush`."""
         deadline = self.now() + timeout
         if self.recorder.runs:
             self.recorder.flush()
@@ -536,7 +542,7 @@ class Pipeline:
         return self._call_within(partial(self.flush_next, left), left) and is_released
 
     def drain_and_flush(self, timeout: float) -> None:
-        """End the pipeline as `drain` does, and flush the exporters of spans, logs and metrics."""
+        """Call `drain`, and flush the exporters of spans, logs and metrics."""
         if self.is_forked and not (self.clock.is_awake or self.recorder.runs):
             return  # the child has taken no span and no run
         end = self.now() + timeout
@@ -545,7 +551,10 @@ class Pipeline:
         self.flushes.shutdown()
 
     def drain(self, timeout: float | None = None, *, flushes: bool = False) -> None:
-        """End the pipeline within ``timeout`` seconds, by default ``shutdown_seconds``."""
+        """Score and export what is possible in ``timeout`` seconds (``shutdown_seconds``), and end.
+
+        ``flushes``: also flush the next span processor, in any case.
+        """
         flush = partial(self.flush_next, _MAX_FLUSH_WAIT)
         timeout = self.config.shutdown_seconds if timeout is None else timeout
         reserve = min(1.0, timeout / 5)  # seconds to export the spans and to clean up
@@ -557,7 +566,7 @@ class Pipeline:
         finally:  # also if Ctrl-C has interrupted the wait
             self._release_all("shutdown", max(end - reserve / 2, self.now() + _GRACE))
         if flushes:
-            self._call(flush, end - reserve / 2)
+            self._call_within(flush, max(_GRACE, self._left(end - reserve / 2)))
         share = max(reserve, _GRACE) / 4
         wait = self._left(end - 2 * share)
         cancel = partial(self.evaluator.shutdown, wait, grace=share)
@@ -569,7 +578,7 @@ class Pipeline:
         self.flushes.shutdown()
 
     def _release_all(self, status: HoldStatus, deadline: float) -> bool:
-        """Let all that is held now leave with ``status``, and wait for it until ``deadline``."""
+        """Export all held spans with ``status``; return False if some are left at ``deadline``."""
         spans = list(self.store.held.copy().values())
         for i in range(0, len(spans), CHUNK):
             for held in spans[i : i + CHUNK]:
@@ -587,7 +596,7 @@ class Pipeline:
         return not self.scorer.delivers or self._call_within(flush, timeout)
 
     def _flush_providers(self, deadline: float) -> None:
-        """Flush the providers that report the scores, which the application may have set late."""
+        """Flush logger and meter provider; the application may have set the global ones late."""
         meters = None if self.is_forked else self.meters or get_meter_provider()
         for provider in (self.logger_provider, meters):
 
@@ -596,14 +605,10 @@ class Pipeline:
                     provider.force_flush(int(_MAX_FLUSH_WAIT * 1000))
 
             if hasattr(provider, "force_flush"):  # the API's own providers have none
-                self._call(flush, deadline)
-
-    def _call(self, call: Callable[[], object], deadline: float) -> None:
-        """Call ``call()``; wait for it until ``deadline``, and for at least half a second."""
-        self._call_within(call, max(_GRACE, self._left(deadline)))
+                self._call_within(flush, max(_GRACE, self._left(deadline)))
 
     def _call_within(self, call: Callable[[], object], timeout: float) -> bool:
-        """Make ``call()`` on a thread of its own; return False if it does, or after ``timeout``."""
+        """Run ``call()`` on a thread; return False after ``timeout``, or if it returns False."""
         if self.is_own_thread() or self.is_off:
             return call() is not False
         return self.flushes.wait_for(lambda: call() is not False, timeout)

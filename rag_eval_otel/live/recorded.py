@@ -1,4 +1,4 @@
-"""What an application records on the active LangChain run, or else on the current span."""
+"""The ``record_...()`` functions, and `FeedbackIntake`, which finds the turns of feedback."""
 
 from __future__ import annotations
 
@@ -36,25 +36,24 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
     from opentelemetry.util.types import AttributeValue
 
+_warnings: Final = LimitedLog()
 _ACCEPTED: Final = (
     "a str, a Passage, a dict with 'text', 'content' or 'page_content', an object with such a text"
     " (LangChain, Haystack) or with get_content() (LlamaIndex), or a pair of one of these and its"
     " score"
 )
 
-Origin: TypeAlias = Literal["ids", "current", "run"]  # who names the turn of feedback
+Origin: TypeAlias = Literal["ids", "current", "run"]
+"""What identifies the turn of feedback: ids, the current span, or a LangChain run."""
 
 
 def record_question(text: str) -> None:
     """Record the question of the user on the active LangChain run, or else on the current span.
 
-    A span is one turn (one question and its answer), so start a span for each question. If the
-    function is called several times, the last call counts. If there is no run and no span, a
-    warning is logged. A span that is not sampled records nothing.
-
-    If ``text`` is not a str, a `TypeError` is raised under pytest and with
-    ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted, and the application
-    continues.
+    A span is one turn (one question and its answer), so start a span for each question. Of several
+    calls, the last counts. Without a run and a span, a warning is logged. A span that is not
+    sampled records nothing. If ``text`` is not a str, a `TypeError` is raised under pytest and with
+    ``RAG_EVAL_RAISE_ERRORS=on``; otherwise the error is only logged and counted.
     """
     _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
 
@@ -62,8 +61,8 @@ def record_question(text: str) -> None:
 def record_answer(text: str) -> None:
     """Record the answer to the user on the active LangChain run, or else on the current span.
 
-    If the function is called several times, the last call counts. For a streamed answer, record the
-    whole text before the run or span ends. Errors are handled as in `record_question`.
+    Of several calls, the last counts. For a streamed answer, record the whole text before the run
+    or span ends. Errors are handled as in `record_question`.
     """
     _record_text("record_answer", text, part="output", attribute=semconv.ANSWER)
 
@@ -79,9 +78,8 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     - a document of LangChain or Haystack, or a node of LlamaIndex;
     - a pair of one of the above and its score.
 
-    If a turn has several calls, on its span or on spans below that span, the documents of all calls
-    count, in the order of the calls. A repeated text counts once. Errors are handled as in
-    `record_question`.
+    Of several calls on the span of a turn, or on spans below it, all documents count, in the order
+    of the calls. A repeated text counts once. Errors are handled as in `record_question`.
     """
     with _edge("record", raise_errors=raises_errors()):
         asked = _text("record_retrieval", query)
@@ -114,17 +112,16 @@ def record_feedback(
 
     ``score`` is from 0 (bad) to 1 (good), or a bool. Without ids, the feedback is about the turn
     (question and answer) of the current span. ``trace_id`` has 32 hexadecimal digits, as in
-    ``format_trace_id(span.get_span_context().trace_id)``. A W3C ``traceparent`` is accepted, too,
-    and for LangChain the ``run_id`` of the root run. ``span_id`` has 16 hexadecimal digits; it is
-    needed only if a trace has several turns. ``name`` says who gave the feedback. ``comment`` is
-    exported after the function of the option ``redact``.
+    ``format_trace_id(span.get_span_context().trace_id)``, or is a W3C ``traceparent``, or for
+    LangChain the ``run_id`` of the root run. ``span_id`` has 16 hexadecimal digits; it is needed
+    only if a trace has several turns. ``name`` says who gave the feedback. ``comment`` is redacted
+    by the function of the option ``redact``, and exported.
 
-    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and to the
-    backends that take feedback. If bad feedback (below 0.5) comes before the trace of its turn has
-    ended, the turn is evaluated, unless ``sample_rate`` is 0 or a sampling rule says otherwise.
-
-    The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
-    ``RAG_EVAL_RAISE_ERRORS=on``. Otherwise the error is logged and counted.
+    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and backends. If
+    bad feedback (below 0.5) comes before the trace of its turn has ended, the turn is evaluated,
+    unless ``sample_rate`` is 0 or a sampling rule says otherwise. The call does no I/O. A wrong
+    argument raises `TypeError` or `ValueError` under pytest and with ``RAG_EVAL_RAISE_ERRORS=on``;
+    otherwise the error is only logged and counted.
     """
     with _edge("feedback", raise_errors=raises_errors()):
         number = _checked(score, name, comment=comment)
@@ -139,7 +136,7 @@ def record_feedback(
         if intake is not None:
             intake.submit(feedback, origin)
             return
-        _warnings().write(
+        _warnings.write(
             "alone",
             "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is"
             " only emitted as an event and a metric; call instrument() to reach backends",
@@ -161,7 +158,7 @@ def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
 
 
 def _active_run() -> Run | None:
-    """Return the LangChain run in which the caller runs; None if no callback handler records it."""
+    """Return the LangChain run in which the caller runs, if a callback handler records it."""
     langchain = sys.modules.get("rag_eval_otel.capture.langchain")  # else there is no handler
     active = None if langchain is None else langchain.active_run()
     return None if active is None else active[1]
@@ -170,18 +167,13 @@ def _active_run() -> Run | None:
 def _current_span(caller: str) -> Span:
     span = get_current_span()
     if not span.get_span_context().is_valid:
-        _warnings().write(
+        _warnings.write(
             caller,
             "%s() has no effect: no span is current, and no LangChain run that reports to"
             " RagEvalCallbackHandler is active; start a span around the turn",
             caller,
         )
     return span
-
-
-@cache
-def _warnings() -> LimitedLog:
-    return LimitedLog()
 
 
 def _text(caller: str, text: object) -> str:
@@ -237,7 +229,7 @@ def _text_in(document: Any) -> str | None:
 
 
 def _is_number(value: object) -> bool:
-    """Return True if ``value`` is a number of Python, or a number of numpy from a vector store."""
+    """Return True for numbers of Python and numpy, False for a bool."""
     return not isinstance(value, bool | str) and hasattr(value, "__float__")
 
 
@@ -262,7 +254,7 @@ def _checked(score: object, name: object, *, comment: object) -> float:
 def _ids(
     trace_id: str | int | UUID | None, span_id: str | int | None
 ) -> tuple[int, int | None, Origin]:
-    """Return trace id, span id and their origin. The trace id is 0 if there is no current span."""
+    """Return trace id, span id and origin; the trace id is 0 if no span is current."""
     if trace_id is None:
         if span_id is not None:
             raise ValueError("record_feedback(span_id=...) needs trace_id=..., too")
@@ -302,16 +294,21 @@ _MAX_SAID: Final = 16  # feedback on one turn
 
 @dataclass(slots=True)
 class _Known:
-    """A recent turn: the ids of its span, the judge's labels once it is evaluated, feedback."""
+    """A recent turn that feedback can be joined with."""
 
-    key: tuple[int, int]
-    labels: _Labels | None = None
+    key: tuple[int, int]  # trace id and span id
+    labels: _Labels | None = None  # from the judge, once the turn is evaluated
     said: tuple[Feedback, ...] = ()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackIntake:
-    """Join feedback with the recent turns of one pipeline; a sink of evaluations."""
+    """Finds the recent turn of each feedback, and compares the feedback with the judge's labels.
+
+    It is a sink, which gets the labels. ``pass_on`` is called with feedback that has the ids of its
+    turn, and with an `Agreement` for each label. ``is_under_way(trace_id)`` returns True for a
+    trace or LangChain run that has not been read yet.
+    """
 
     instruments: InstrumentSink
     evaluator: BackgroundEvaluator
@@ -360,7 +357,7 @@ class FeedbackIntake:
                 self.pass_on(early if known is None else self._add(known, early))
 
     def facts(self, span: SpanContext) -> dict[str, Any]:
-        """Return the attributes of feedback that came before its turn, for sampling rules."""
+        """Return the span attributes of feedback that came before its turn was sampled."""
         known = self._turns.get((span.trace_id, span.span_id))
         said = (*self._early.get(span.trace_id, ()), *(known.said if known is not None else ()))
         worst_last = sorted(said, key=lambda feedback: -feedback.score)
@@ -370,7 +367,10 @@ class FeedbackIntake:
         return self._settled(span).said if span.span_id else ()
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Remember the labels of ``evaluation``, unless its turn was targeted, and compare them."""
+        """Store the labels of ``evaluation``, and compare them with feedback on the turn.
+
+        Targeted turns and offline scores are not compared.
+        """
         span, sampling = evaluation.span, evaluation.sampling
         if span is None or not span.span_id:
             return
@@ -384,7 +384,7 @@ class FeedbackIntake:
             self._compare(feedback, known.labels)
 
     def take(self, feedback: Feedback, origin: Origin, *, is_expected: bool = False) -> None:
-        """Join ``feedback`` with its turn, if it is known or under way, and pass it on."""
+        """Pass on ``feedback`` with the ids of its turn; store it if the turn is not known yet."""
         comment = None
         with suppress(RedactionError):
             comment = exportable(self.redactor.text(feedback.comment or "")) or None
@@ -429,7 +429,7 @@ class FeedbackIntake:
         return known
 
     def _find(self, trace_id: int, span_id: int | None) -> _Known | None:
-        """Return the turn of a span, or else the only turn of a trace or LangChain run."""
+        """Return the turn with this span, or else the only turn of the trace or LangChain run."""
         if trace_id in self._runs:
             trace_id, of_run = self._runs[trace_id]
             span_id = span_id or of_run
@@ -439,7 +439,7 @@ class FeedbackIntake:
         return turns[0] if len(turns) == 1 else None
 
     def _settled(self, span: SpanRef) -> _Known:
-        """Return the turn of ``span`` with early feedback that cannot be about another turn."""
+        """Return the turn of ``span``, with stored feedback that can be about no other turn."""
         known = self._known((span.trace_id, span.span_id))
         for feedback in self._early.pop(span.trace_id, ()):
             if self._find(span.trace_id, feedback.span_id) is known:
@@ -459,13 +459,13 @@ _intakes: Final[list[ReferenceType[FeedbackIntake]]] = []  # of this process, th
 
 
 def register(intake: FeedbackIntake) -> None:
-    """Let `record_feedback` find ``intake`` until its evaluator is shut down."""
+    """Register ``intake`` for `record_feedback`; remove those of pipelines that were shut down."""
     alive = filter(None, [each() for each in _intakes])
     _intakes[:] = map(ref, [*(each for each in alive if not each.evaluator.is_closed), intake])
 
 
 def intake_for(trace_id: int) -> FeedbackIntake | None:
-    """Return the intake that knows the trace, or else the newest open one, or else the newest."""
+    """Return the intake that has seen the trace, or else the newest, open ones first."""
     alive = filter(None, [each() for each in _intakes])
     newest_last = sorted(alive, key=lambda one: (not one.evaluator.is_closed, one.knows(trace_id)))
     return newest_last[-1] if newest_last else None

@@ -1,6 +1,6 @@
 """`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks.
 
-In a cascade, the offline judge evaluates all turns, and the judge a sample of them.
+In a cascade, the offline judge evaluates all turns, and the configured judge a sample of them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.mo
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Admission:
-    """Decide for each RAG turn whether the turn is evaluated, on the evaluator's thread."""
+    """Decides by sample rate, rules and limits of turns which RAG turns are evaluated."""
 
     sample_rate: float = 1.0
     rules: Sequence[SamplingRule] = ()
@@ -77,7 +77,7 @@ class Admission:
         self._windows = [(a.amount, SlidingWindow(a.seconds, cells=60_000)) for a in self.limits]
 
     def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
-        """Return how a RAG turn in this trace was chosen, or the reason why it is not evaluated."""
+        """Return how the turn was sampled, or the reason why it is not evaluated."""
         sampling = Sampling()
         if self.sample_rate < 1 or self.rules:
             probability = 0.0
@@ -89,6 +89,7 @@ class Admission:
         return "budget" if not self.has_cascade and self.is_over_budget() else sampling
 
     def judged(self, trace_id: int, sampling: Sampling, *, offline: Evaluation) -> Sampling | None:
+        """Return how the judge of a cascade samples the turn; None if it does not."""
         factor = 1 if offline.label == "pass" else 4  # a bad turn is chosen more often
         probability = min(1.0, sampling.probability * factor)
         is_chosen = sampling_point(trace_id) < probability
@@ -99,7 +100,7 @@ class Admission:
         return Sampling(probability=probability, is_targeted=is_targeted)
 
     def is_over_budget(self) -> bool:
-        """Count one turn, and return True if a limit of turns is reached."""
+        """Return True if a limit of turns is reached; otherwise count one turn."""
         now = self.clock() if self._windows else 0.0
         if any(window.sum(now) >= amount for amount, window in self._windows):
             return True
@@ -109,7 +110,7 @@ class Admission:
 
 
 def sampling_point(trace_id: int) -> float:
-    """Return a number in [0, 1) for ``trace_id``, below which a turn's probability must not be."""
+    """Return a number in [0, 1) made from ``trace_id``; higher probabilities are sampled."""
     return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
 
 
@@ -146,13 +147,12 @@ def attributes_around(turn: Turn, spans: Mapping[Any, Span]) -> Iterator[Mapping
 
 
 def _steps(turn: Turn) -> Iterator[Step]:
-    for steps in (turn.path, turn.calls, turn.other_calls, turn.retrievers, turn.steps, turn.tools):
-        yield from steps
+    return chain(turn.path, turn.calls, turn.other_calls, turn.retrievers, turn.steps, turn.tools)
 
 
 @dataclass(eq=False, repr=False)
 class Evaluations:
-    """Evaluates turns by ``measurement`` within its budget, and equal ones once."""
+    """Evaluates samples by ``measurement``, with an LRU cache of the scores of equal samples."""
 
     measurement: Measurement
     max_kept: int = 0
@@ -167,7 +167,7 @@ class Evaluations:
         self._known: OrderedDict[str, Future[Evaluation | None]] = OrderedDict()
 
     async def of(self, sample: Sample) -> Evaluation | None:
-        """Return the scores of ``sample``; None if the budget is spent and they are not known."""
+        """Return the scores of ``sample``; None if they are not cached and the budget is spent."""
         measurement, started = self.measurement, self.measurement.clock()
         prepared, cut = measurement.prepared(sample)
         # A judge may change its model, also while a process runs.
@@ -200,20 +200,19 @@ class Evaluations:
 
 
 def _repeated(evaluation: Evaluation, *, has_texts: bool) -> Evaluation:
-    """Return what an equal turn gets: it costs nothing, and has only texts that are exported."""
-    unused = Usage()
-    scores = [replace(score, usage=unused, cost=None) for score in evaluation.scores]
-    if not has_texts:
-        scores = [replace(s, explanation=None, detail=_marks(s.detail)) for s in scores]
+    """Return ``evaluation`` for an equal turn: no usage or cost, texts only if ``has_texts``."""
+    unused, scores = Usage(), []
+    for score in evaluation.scores:
+        repeated = replace(score, usage=unused, cost=None)
+        if not has_texts:
+            marks = {k: v for k, v in score.detail.items() if k in {"injection", "truncated"}}
+            repeated = replace(repeated, explanation=None, detail=marks)
+        scores.append(repeated)
     return replace(evaluation, scores=tuple(scores), usage=unused, cost=None)
 
 
-def _marks(detail: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: detail[name] for name in detail.keys() & {"injection", "truncated"}}
-
-
 class TurnScorer:
-    """Evaluate RAG turns in the background, count each with its outcome, and call ``sinks``."""
+    """Evaluates RAG turns in the background, counts the outcome of each, and calls ``sinks``."""
 
     def __init__(
         self,
@@ -294,7 +293,7 @@ class TurnScorer:
         self._call_sinks("emit_feedback" if isinstance(news, Feedback) else "emit_agreement", news)
 
     def _call_sinks(self, method: str, *arguments: object) -> list[object]:
-        """Return what the sinks that have ``method`` return; count and log their exceptions."""
+        """Call ``method`` of each sink that has it; return the results, without exceptions."""
         results: list[object] = []
         for sink in self.sinks:
             function = getattr(sink, method, None)
@@ -313,7 +312,7 @@ class TurnScorer:
         return any(hasattr(sink, "flush") for sink in self.sinks)
 
     def flush(self, timeout: float) -> bool:
-        """Call the method ``flush`` of each sink that has one; return False if any is not done."""
+        """Flush the sinks that have a method ``flush``; return False if a flush did."""
         return all(self._call_sinks("flush", timeout))
 
     def _log_failures(self, evaluation: Evaluation) -> None:
@@ -397,7 +396,7 @@ class TurnScorer:
         return replace(judged, offline=offline)
 
     async def _judged(self, sample: Sample, sampling: Sampling) -> Evaluation | None:
-        """Return the judge's scores of ``sample``, or None if the budget is spent."""
+        """Return the scores of ``sample`` by the judge; None if the budget is spent."""
         evaluation = await self._evaluations.of(sample)
         if evaluation is not None and (evaluation.status, evaluation.reason) == ("error", "budget"):
             self.instruments.count_cost(evaluation)
@@ -417,19 +416,19 @@ class TurnScorer:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TurnJob:
-    """A job of `BackgroundEvaluator` that scores one RAG turn and then lets its span leave."""
+    """A job of `BackgroundEvaluator`: score one RAG turn, then export its held span with scores."""
 
     scorer: TurnScorer
     turn: Turn
     span: SpanContext
-    ended: int
+    ended: int  # ns since the epoch
     clock: Clock
     held: Held | None = None
     sampling: Sampling | None = None
-    is_missed: bool = False
-    trace_id: int = 0
-    attributes: Callable[[], Iterable[Mapping[str, Any]]] = tuple
-    runs: Sequence[Hashable] = ()
+    is_missed: bool = False  # whether the span was exported before the turn was found
+    trace_id: int = 0  # decides the sampling
+    attributes: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # for sampling rules
+    runs: Sequence[Hashable] = ()  # ids of LangChain runs that feedback may name
     _endings: list[Ending] = field(default_factory=list, init=False)
 
     @property
@@ -441,7 +440,7 @@ class TurnJob:
         return float("inf") if self.held is None else self.clock.store.seconds_left(self.held)
 
     def begin(self) -> bool:
-        """Return True if the turn is to be evaluated; otherwise count it and release its span."""
+        """Sample the turn. If it is not evaluated, count it, export its span, and return False."""
         if self.span.is_valid and not self.span.trace_flags.sampled:  # recorded, never exported
             self._refuse("not_sampled", UNTOUCHED)
             return False
@@ -468,13 +467,13 @@ class TurnJob:
         self.release(await self.scorer.score(self))
 
     def give_up(self, why: GivenUp) -> None:
-        """Count the turn, unless `run` has counted it, and release its span."""
+        """Count the turn as not scored, unless `run` has counted it, and export its span."""
         if self.claim(Ending(why)):
             self.scorer.drop(why)
         self.release(self._endings[0])
 
     def claim(self, ending: Ending) -> bool:
-        """Return True at the first call only; another thread may give up a turn that blocks."""
+        """Store ``ending``; return True for the first, as another thread may give up the job."""
         self._endings.append(ending)
         return self._endings[0] is ending
 

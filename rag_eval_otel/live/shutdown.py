@@ -1,7 +1,7 @@
-"""Finish last work, such as draining a pipeline, before the process ends.
+"""Drain pipelines before the process ends.
 
-`atexit` covers only an interpreter that ends by itself; not SIGTERM, uvicorn, which kills its
-process, and the children of multiprocessing and Celery, which end by os._exit.
+`atexit` covers only an interpreter that exits normally. It does not cover SIGTERM, uvicorn, which
+kills its process, and the children of multiprocessing and Celery, which end by os._exit.
 """
 
 from __future__ import annotations
@@ -29,35 +29,33 @@ _REPEATED: Final = 1.0  # seconds in which supervisors send SIGTERM twice, to pr
 
 
 class LastWork(Protocol):
-    """Something that must finish its work before the process ends, such as a pipeline."""
+    """An object, such as a pipeline, that must finish its work before the process ends."""
 
     def drain(self) -> object:
-        """Finish the work; exporters end after this call, because Python ends by itself."""
+        """Finish the work at a normal exit; the exporters are shut down later."""
 
     def drain_and_flush(self, timeout: float) -> object:
-        """Finish the work and flush the exporters; they get no other call."""
+        """Finish the work and flush the exporters, because they are not shut down."""
 
     def flush_all(self, timeout: float) -> object:
-        """Finish the work up to now and flush the exporters, because the process may be killed."""
+        """Finish the work so far and flush the exporters, because the process may be killed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Registration:
-    """Last work that `call_at_end` has registered, and its limit of time in seconds."""
-
+class _Registration:
     work: LastWork
     seconds: float
     at_sigterm: bool
 
-    def cancel(self) -> None:
-        _process().remove(self)
 
+def call_at_end(work: LastWork, *, seconds: float, at_sigterm: bool) -> Callable[[], None]:
+    """Finish ``work`` before the process ends, and return a function that cancels this.
 
-def call_at_end(work: LastWork, *, seconds: float, at_sigterm: bool) -> Registration:
-    """Call ``work`` before the process ends, within ``seconds`` unless the interpreter ends."""
-    registration = Registration(work, seconds, at_sigterm)
+    It gets ``seconds`` for that, except at a normal exit. ``at_sigterm``: also after SIGTERM.
+    """
+    registration = _Registration(work, seconds, at_sigterm)
     _process().add(registration)
-    return registration
+    return partial(_process().remove, registration)
 
 
 @cache
@@ -66,10 +64,10 @@ def _process() -> _Process:
 
 
 class _Process:
-    """The last work of this process, and the places that call it."""
+    """The registered work of this process, and the hooks that finish it."""
 
     def __init__(self) -> None:
-        self._registered: tuple[Registration, ...] = ()
+        self._registered: tuple[_Registration, ...] = ()
         self._finalized_in = 0  # the process that has a Finalize of ours
         self._follows_forks = self._follows_celery = False
         self._after_fork()
@@ -80,7 +78,7 @@ class _Process:
         self._drained_until = 0.0  # on the monotonic clock
         self._follow_servers()
 
-    def add(self, registration: Registration) -> None:
+    def add(self, registration: _Registration) -> None:
         self._registered = (registration, *self._registered)  # the last first, as in `atexit`
         atexit.register(registration.work.drain)  # before meter and logger providers that are older
         # Only where the default handler stands: others end the process themselves.
@@ -92,21 +90,21 @@ class _Process:
         if process is not None and process.parent_process() is not None:
             self._finalize()
 
-    def remove(self, registration: Registration) -> None:
+    def remove(self, registration: _Registration) -> None:
         atexit.unregister(registration.work.drain)
         self._registered = tuple(each for each in self._registered if each is not registration)
         if not self._at_sigterm and _is_main() and _handler() == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     @property
-    def _at_sigterm(self) -> tuple[Registration, ...]:
+    def _at_sigterm(self) -> tuple[_Registration, ...]:
         return tuple(each for each in self._registered if each.at_sigterm)
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Start the last work and return, because the main thread may hold a lock that it needs.
+        """Finish the work on a thread, as this one may hold a lock, and then send SIGTERM again.
 
-        Then the signal is sent again. An application with a handler of its own that calls ours, or
-        process 1 of a container, which the kernel spares, ends by itself: it is only flushed.
+        The work is only flushed if the application has a handler of its own that calls this one, or
+        in process 1 of a container, which the default handler does not end.
         """
         now, since = time.monotonic(), self._ending_since
         is_impatient = since is not None and now - since > _REPEATED
@@ -127,7 +125,7 @@ class _Process:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _call(self, method: str) -> None:
-        """Call ``method`` of all work at the same time, each on a thread, and wait for all."""
+        """Call ``method`` of all work that is due at SIGTERM, in parallel, and wait."""
         works = self._at_sigterm
         threads = [_start(partial(getattr(each.work, method), each.seconds)) for each in works]
         until = time.monotonic() + max((each.seconds for each in works), default=0.0)
@@ -135,7 +133,7 @@ class _Process:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _follow_servers(self) -> None:
-        """Watch uvicorn, and the children of multiprocessing and Celery, if they are imported."""
+        """Hook into uvicorn, multiprocessing and Celery, as far as they are imported."""
         server = getattr(sys.modules.get("uvicorn.server"), "Server", None)
         if server is not None and not hasattr(server.shutdown, "_rag_eval_otel"):
             server.shutdown = self._flushed_after(server.shutdown)
@@ -161,7 +159,7 @@ class _Process:
         return shut_down_and_flush
 
     async def _flush_beside_loop(self) -> None:
-        """Flush on a thread of ours: those of the event loop may hang in the application."""
+        """Flush on a thread of ours, because those of the event loop may hang."""
         if not (works := self._at_sigterm):
             return
         loop, flushed = asyncio.get_running_loop(), asyncio.Event()
@@ -177,7 +175,7 @@ class _Process:
         self._drained_until = time.monotonic() + _REPEATED
 
     def _finalize(self) -> None:
-        """Have the last work of this child of multiprocessing done before it calls os._exit."""
+        """Finish the work of this child of multiprocessing before it calls os._exit."""
         if self._finalized_in != os.getpid():
             self._finalized_in = os.getpid()
             util: Any = sys.modules["multiprocessing.util"]
@@ -198,7 +196,7 @@ def _is_main() -> bool:
 
 
 def _start_in_handler(call: Callable[[], object]) -> None:
-    """Run ``call`` on a thread; `threading.Thread` takes a lock that the main thread may hold."""
+    """Run ``call`` on a thread without `threading.Thread`, which takes a lock."""
     with suppress(RuntimeError):  # the interpreter is shutting down, and `atexit` drains
         _thread.start_new_thread(call, ())
 

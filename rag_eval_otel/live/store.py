@@ -1,6 +1,7 @@
-"""`Store` has the traces and the held spans of one pipeline; `Clock` completes and exports them.
+"""`Store` keeps the traces and the held spans of one pipeline; `Clock` completes and exports them.
 
-Any thread may decide how a held span leaves; the first decision counts. `Clock` alone exports.
+A span is *held* (kept back from the exporter) until its turn is scored. Any thread may decide with
+which `Ending` it is exported; the first decision counts. Only `Clock` exports held spans.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ from rag_eval_otel.types import UNTOUCHED, Ending
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-Fate: TypeAlias = Literal["held", "no room", "late", "passes"]  # of an ended span
+Fate: TypeAlias = Literal["held", "no room", "late", "passes"]
+"""``late``: the span of a turn ended after `Store.close`. ``passes``: it cannot get scores."""
 
 CHUNK: Final = 256  # spans that leave between two flushes, so that the next queue does not overflow
 _LOST: Final = 4096  # the most evicted traces whose later spans are ignored
@@ -56,20 +58,20 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What happened when a span or a tree of LangChain runs was added to a trace."""
+    """The result of adding a span or a tree of LangChain runs to a trace."""
 
     fate: Fate = "passes"
     is_added: bool = False
-    is_new: bool = False
-    evicted: Sequence[int] = ()
+    is_new: bool = False  # whether the trace was not known
+    evicted: Sequence[int] = ()  # the number of turns in each trace removed to limit memory
 
 
 @dataclass(eq=False, repr=False)
 class Store:
     """Collects the spans of traces that contain RAG, and holds the spans that may get scores.
 
-    For a span that has nothing to do with RAG, no lock is taken. Nothing of others is called
-    within the lock.
+    No lock is taken for a span that has nothing to do with RAG, and no code of the application or
+    of an exporter is called under the lock.
     """
 
     config: Config
@@ -105,10 +107,6 @@ class Store:
         return len(self.held) - self._leaving
 
     @property
-    def collecting_size(self) -> int:
-        return self._bytes + self._logs.size
-
-    @property
     def is_empty(self) -> bool:
         return not (self.traces or self.held or self.exit)
 
@@ -122,7 +120,7 @@ class Store:
                 self._logs.add((trace_id, span_id), record)
 
     def concerns(self, span: ReadableSpan) -> bool:
-        """Return True if the ended ``span`` may belong to a RAG trace, and must go to `take`."""
+        """Return True if the ended ``span`` may belong to a RAG trace, so that `take` is needed."""
         scope = span.instrumentation_scope
         name = scope.name if scope is not None else ""
         if (
@@ -135,7 +133,7 @@ class Store:
         return False
 
     def take(self, span: ReadableSpan, *, may_hold: bool = True) -> Taken:
-        """Add the ended ``span``, which `concerns`, to its trace; hold it if it may get scores."""
+        """Add the ended ``span`` to its trace; with ``may_hold``, hold it if it may get scores."""
         context = span.context
         if context is None:
             return Taken()
@@ -167,7 +165,7 @@ class Store:
         return Taken(fate, is_added=True, is_new=is_new, evicted=evicted)
 
     def join(self, tree: RunTree, around: Span) -> Taken:
-        """Add LangChain runs to the trace of the open span ``around``, within which they ran."""
+        """Add LangChain runs to the trace of the open span ``around`` in which they ran."""
         with self.lock:  # `close` may come before it
             if not (self.is_open and self.is_fed):
                 return Taken()
@@ -181,7 +179,7 @@ class Store:
             return Taken(is_added=True, is_new=is_new, evicted=self._evict(trace))
 
     def hold(self, held: Held) -> bool:
-        """Store ``held``; return False if there is no room, the key is taken, or after `close`."""
+        """Hold ``held``; return False after `close`, without room, or if the key is taken."""
         with self.lock:
             has_room = (
                 (self.waiting < self.capacity or not held.is_likely)
@@ -203,13 +201,13 @@ class Store:
         self._due = min(self._due, held.deadline)
 
     def claim(self, claimed: Held | Trace) -> bool:
-        """Return True at the first call only: who writes this run tree, or counts this trace."""
+        """Return True at the first call only, so that one thread reads the run tree or trace."""
         with self.lock:
             is_first, claimed.is_claimed = not claimed.is_claimed, True
             return is_first
 
     def replace(self, tree: Held, spans: Sequence[Held], others: Sequence[Held]) -> None:
-        """Hold the open ``spans`` of turns in place of their run tree; let the ``others`` leave."""
+        """Hold the open ``spans`` of turns instead of their run tree, and export the ``others``."""
         with self.lock:
             for held in (*others, *spans):
                 held.number, held.deadline = tree.number, tree.deadline
@@ -231,7 +229,7 @@ class Store:
             held.is_likely = True
 
     def decide(self, held: Held, ending: Ending) -> bool:
-        """Let ``held`` leave at the next `Clock.export`; return False if it was decided before."""
+        """Have ``held`` exported with ``ending``; return False if that was decided before."""
         with self.lock:
             if held.state in {"leaving", "left"}:
                 return False
@@ -263,13 +261,13 @@ class Store:
             self._changed.notify_all()
 
     def seconds_left(self, held: Held) -> float:
-        """Return the seconds until ``held`` leaves without scores; inf after a flush."""
+        """Return the seconds until ``held`` is exported without scores; inf if it already was."""
         if self.config.hold_seconds == 0 or not (held.ending is None or held.is_late):
             return _NEVER
         return max(0.0, held.deadline - self._now())
 
     def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
-        """Wait until all that is held now, or is older than ``number``, has left, if it does."""
+        """Wait until all spans held now, or below ``number``, are exported; False on timeout."""
         with self._changed:
             last = self._next if number is None else number
             return self._changed.wait_for(
@@ -304,14 +302,14 @@ class Store:
         return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
 
     def _stands_late(self, span: ReadableSpan) -> bool:
-        """Return True if ``span``, which has ended after `close`, may stand for a turn."""
+        """Return True if ``span``, which ended after `close`, may be the span of a turn."""
         view, now, trace_id = Span.from_sdk(span), self.clock(), trace_of(span)
         trace = self._lost.get(trace_id) or Trace(trace_id=trace_id, first=now, last=now)
         self._ignore(trace)
         return self._anchoring(trace, view, kind_of(view)) == "likely"
 
     def sweep(self) -> list[Trace]:
-        """Remove and return the traces, and the parts below open spans, that are complete."""
+        """Remove and return the complete traces, and complete subtrees below open spans."""
         now = self.clock()
         self.open_spans.refresh()
         with self.lock:
@@ -323,7 +321,7 @@ class Store:
         return ready
 
     def flush(self) -> list[Trace]:
-        """Remove and return all traces without an open span, and complete parts of the others."""
+        """Remove and return all traces without open spans, and complete subtrees of the others."""
         until = self.clock()
         self.open_spans.refresh()
         with self.lock:
@@ -333,7 +331,7 @@ class Store:
             return ready + self._parts(until, opened)
 
     def close(self) -> list[Trace]:
-        """Remove and return all traces, complete or not, and accept no more spans."""
+        """Remove and return all traces, even incomplete ones, and accept no more spans."""
         self.open_spans.refresh()
         with self.lock:
             self.is_open = False
@@ -342,7 +340,7 @@ class Store:
             return self._finish(self.traces.values())
 
     def _add_early(self, most: int | None = None) -> None:
-        """Add to each trace its spans, of the ``most`` last, that ended before RAG was found."""
+        """Add to each trace those of the last ``most`` spans that ended before RAG was found."""
         for span in islice(reversed(self.open_spans.ended.copy()), most) if self.traces else ():
             trace = self.traces.get(trace_of(span))
             if trace is not None and span.context.span_id not in trace.spans:
@@ -365,7 +363,7 @@ class Store:
         return is_quiet or now - trace.first >= limits.max_age
 
     def _evict(self, newest: Trace) -> list[int]:
-        """Give up ``newest`` if it is too large, and the oldest traces; return numbers of turns."""
+        """Remove ``newest`` if it is too large, and the oldest traces; return their turn counts."""
         limits, evicted = self.limits, list[int]()
         if len(newest.spans) > limits.max_spans or newest.size > limits.max_bytes // _SHARE:
             evicted.append(self._give_up(newest))
@@ -391,7 +389,7 @@ class Store:
             self._lost.popitem(last=False)
 
     def _finish(self, traces: Iterable[Trace]) -> list[Trace]:
-        """Remove ``traces``; add to each its open spans that are no part of RAG, as parents."""
+        """Remove ``traces`` from the store, and add to each its open spans outside of RAG."""
         finished = list(traces)
         for trace in finished:
             self._remove(trace)
@@ -409,9 +407,9 @@ class Store:
 
 @dataclass(eq=False, repr=False)
 class Clock:
-    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for what leaves.
+    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for each span to export.
 
-    ``leave`` returns False if another thread goes on with the item.
+    ``leave`` returns False if another thread has taken over the item.
     """
 
     store: Store
@@ -432,7 +430,7 @@ class Clock:
         self._sweep_at = 0.0
 
     def start(self) -> bool:
-        """Start the thread if it does not run; return False if it is over or cannot start."""
+        """Start the thread unless it runs; return False after `stop`, or if no thread can start."""
         if self._thread is not None or self.is_inline:
             return True
         if self.is_stopped and self.store.is_empty:
@@ -460,7 +458,7 @@ class Clock:
             self._wakes.put(None)
 
     def release(self, held: Held, ending: Ending) -> bool:
-        """Let ``held`` leave with ``ending``; return False if it leaves, or has left, already."""
+        """Export ``held`` with ``ending``; return False if its ending was decided before."""
         is_first = self.store.decide(held, ending)
         self.export()
         return is_first
@@ -475,7 +473,7 @@ class Clock:
             self._wakes.put(None)
 
     def stop(self) -> None:
-        """Let the thread end when the store, which takes nothing more, is empty."""
+        """Let the thread end when the store is empty."""
         self.is_stopped = True
         self._wakes.put(None)
 
@@ -501,7 +499,7 @@ class Clock:
                 self._sweep_at = time.monotonic() + 0.05
 
     def _export_next(self) -> bool:
-        """Export the oldest item that leaves, if any, after a look at the deadlines."""
+        """Export the next item after a look at the deadlines; return False if there is none."""
         store = self.store
         if not self.is_inline:
             store.decide_due()
@@ -518,7 +516,7 @@ class Clock:
         return True
 
     def _wait(self) -> None:
-        """Wait for a moment, or until another thread decides something."""
+        """Wait until the next sweep, or until another thread wakes this one."""
         self._waits = True
         self._waits = is_idle = self.store.is_empty and self.is_idle()
         began = time.monotonic()

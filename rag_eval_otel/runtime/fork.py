@@ -1,4 +1,4 @@
-"""Renew objects in a forked child."""
+"""Renew objects, such as those with locks and threads, in a forked child."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def call_in_child(method: Callable[[], None]) -> None:
 
 
 def leave_to_parent(item: object) -> None:
-    """Keep ``item`` of the parent's event loop: its deletion would close the loop's connection."""
+    """Never delete ``item`` in this child: that would close a connection of the parent's loop."""
     _of_parent.append(item)
 
 

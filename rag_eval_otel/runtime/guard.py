@@ -1,4 +1,4 @@
-"""Protect the application from this library: its exceptions, its log lines and its requests."""
+"""Keep this library's exceptions, repeated log lines and own requests from the application."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
@@ -28,16 +27,16 @@ JUDGING: Final[ContextVar[object]] = ContextVar("rag_eval_otel_judging", default
 
 
 def judging() -> object:
-    """Return the evaluator that runs on this thread, or None on the application's threads.
+    """Return the evaluator whose thread this is, or None on the application's threads.
 
-    asyncio copies the context also into a coroutine that a sink runs in the application's loop.
+    `JUDGING` alone is not enough: a coroutine that a sink runs in the application's loop gets it.
     """
     by = JUDGING.get()
     return by if by and threading.current_thread().name.startswith("rag-eval-otel") else None
 
 
 def silence() -> None:
-    """Suppress instrumentation in the current context from now on."""
+    """Suppress OpenTelemetry instrumentation in the current context from now on."""
     context = otel_context.get_current()
     for key in (*_SILENT, *_HTTP):
         context = otel_context.set_value(key, value=True, context=context)
@@ -50,12 +49,12 @@ def is_silent() -> bool:
 
 
 def is_stand_in(provider: object) -> bool:
-    """Return True if ``provider`` is the OpenTelemetry API's, because the application set none."""
+    """Return True if ``provider`` is the API's placeholder, because the application set none."""
     return any(word in type(provider).__name__ for word in ("Proxy", "NoOp"))
 
 
 def require(module: str, extra: str = EXTRA) -> Any:
-    """Import ``module``; raise `MissingDependencyError`, which names ``extra``, without it."""
+    """Import ``module``; raise `MissingDependencyError` with ``extra`` if it is not installed."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -64,7 +63,7 @@ def require(module: str, extra: str = EXTRA) -> Any:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LimitedLog:
-    """Writes at most one warning of each kind within ``seconds``, and counts those left out."""
+    """Logs at most one warning of each kind within ``seconds``, and counts the others."""
 
     seconds: float = 60.0
     clock: Callable[[], float] = time.monotonic
@@ -75,7 +74,7 @@ class LimitedLog:
     def write(
         self, kind: str, message: str, *args: object, error: BaseException | None = None
     ) -> None:
-        """Log ``message % args``, unless ``kind`` was just logged: then at debug level."""
+        """Log ``message % args`` as a warning, or at debug level if ``kind`` was just logged."""
         now = self.clock()
         last, left_out = self._kinds.get(kind, (float("-inf"), 0))
         if now - last < self.seconds:
@@ -89,7 +88,7 @@ class LimitedLog:
         log.warning(text, *args, exc_info=error)
 
     def write_error(self, part: str, error: BaseException, *, kind: str = "") -> None:
-        """Log that ``part`` has raised ``error``: its class, and the calls that raised it."""
+        """Log that ``part`` raised ``error``: its class and its place in the code."""
         with suppress(Exception):  # the application's log filters may raise an exception
             cause = cause_of(error)
             shown = error if self.raise_errors else None
@@ -99,9 +98,10 @@ class LimitedLog:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Edge:
-    """A context manager that keeps exceptions of this library from the application.
+    """A context manager that catches exceptions, unless ``raise_errors``, and logs them.
 
-    It calls ``on_error(place)`` for each and logs it, as of ``part``. Threads may share it.
+    For each exception, ``on_error(place)`` is called. ``part`` is the name in the log, by default
+    ``place``. Threads may share one.
     """
 
     place: str
@@ -115,12 +115,7 @@ class Edge:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> bool:
         if not isinstance(error, Exception):
             return False
         with suppress(Exception):  # the application's meter may raise an exception

@@ -57,7 +57,7 @@ class Providers:
         logs: Iterable[Any],
         service: str | None = None,
     ) -> Providers:
-        """Return providers that export in batches; the environment may name the service."""
+        """Return providers that export in batches, named ``service`` unless OTEL_* names them."""
         resource = Resource.create()
         if service and str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": service}))
@@ -78,14 +78,14 @@ class Providers:
         return providers
 
     def shutdown(self) -> None:
-        """Shut down all three; the last spans, whose scores make metrics and events, come first."""
+        """Shut down all three, tracers first, because the last spans make events and metrics."""
         self.tracer_provider.shutdown()
         self.logger_provider.shutdown()
         self.meter_provider.shutdown()
 
 
 def global_or_new_tracer_provider() -> AnyTracerProvider:
-    """Return the application's tracer provider; if it has none, make and set the providers."""
+    """Return the global tracer provider; if none is set, make and set all three providers."""
     current = trace.get_tracer_provider()
     if not isinstance(current, trace.ProxyTracerProvider):
         return current
@@ -117,7 +117,7 @@ def exporters(signal: Signal) -> Iterator[Any]:
 
 
 def answers_http(url: str, *, timeout: float) -> bool:
-    """Return True if the server at ``url``, which may have no scheme, answers HTTP/1.1 requests."""
+    """Return True if the server at ``url``, with or without scheme, answers HTTP/1.1 requests."""
     parts = urlsplit(url if "://" in url else f"//{url}")
     if parts.hostname is None:
         return False

@@ -26,7 +26,7 @@ _GRACE: Final = 1.0  # seconds in which cancelled jobs may clean up
 _LATE: Final = 0.1  # seconds between two searches for jobs that are too late
 
 _Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
-"""The future of a call, and the call."""
+"""A future, and its call in a list, which is emptied when the call has ended or is cancelled."""
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread | None:
@@ -58,7 +58,7 @@ class Workers(ThreadPoolExecutor):
         weakref.finalize(self, self._calls.put, None).atexit = False
 
     def prepare(self, count: int = 1) -> bool:
-        """Start ``count`` threads, because none can be started at exit; return False if none is."""
+        """Start ``count`` threads, as none can be started at exit; return False if none runs."""
         with self._lock:
             for _ in range(self._size, count):
                 self._grow()
@@ -105,14 +105,14 @@ class Workers(ThreadPoolExecutor):
         return False
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        """Let the threads end after the submitted calls. A later call starts a thread again."""
+        """End the threads after the submitted calls; a later `submit` starts a new thread."""
         with self._lock:
             self._calls.put(None)
             self._renew()
 
 
 def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
-    """Make calls; it must not refer to the pool, whose deletion ends the thread."""
+    """Make calls until None comes, without a reference to the pool, whose deletion puts it."""
     while (item := calls.get()) is not None:
         _fulfil(*item)
         del item
@@ -131,7 +131,7 @@ def _fulfil(future: Future[Any], call: list[Callable[[], Any]]) -> None:
 
 
 class SyncFirst:
-    """Run ``call`` on a worker thread, or await ``acall`` if ``call`` is not implemented."""
+    """Run ``call`` on a worker thread; if it raises `NotImplementedError`, await ``acall``."""
 
     def __init__(
         self, call: Callable[..., T], acall: Callable[..., Awaitable[T]], *, max_threads: int = 16
@@ -157,25 +157,25 @@ class Job(Protocol):
 
     @property
     def size(self) -> int:
-        """About how many bytes this job keeps in memory."""
+        """The approximate memory that this job keeps, in bytes."""
 
     @property
     def seconds_left(self) -> float:
         """Seconds until the result of this job is too late."""
 
     def begin(self) -> bool:
-        """Do the work that need not wait for other jobs; return True if `run` must be called."""
+        """Do the quick part of the work; return True if `run` must be called for the rest."""
 
     async def run(self) -> None:
-        """Do the rest of the work; at most ``concurrency`` jobs run at the same time."""
+        """Do the slow part of the work, at most ``concurrency`` jobs at the same time."""
 
     def give_up(self, why: GivenUp) -> None:
-        """Clean up a job that was not completed; at a shutdown, two threads may call this."""
+        """Clean up a job that was not completed; two threads may call this at a shutdown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A job that calls ``function``, or ``on_given_up`` if that could not be done."""
+    """A job that calls ``function``, or ``on_given_up(why)`` if it cannot."""
 
     size: int
     function: Callable[[], object]
@@ -197,9 +197,9 @@ _Slot: TypeAlias = "asyncio.Future[bool]"  # whether the waiting job may run, or
 
 @dataclass(eq=False, repr=False)
 class BackgroundEvaluator:
-    """Run jobs in an event loop on its own thread, ``concurrency`` at a time, the newest first.
+    """Runs jobs in an event loop on a thread, ``concurrency`` at a time, the newest first.
 
-    The thread polls while jobs run: a system call in `submit` would let it run in place of the
+    The thread polls while jobs run, because waking it by a system call in `submit` would delay the
     application's thread. If more than four times ``concurrency`` wait, late jobs are given up.
     """
 
@@ -236,7 +236,7 @@ class BackgroundEvaluator:
         self._log = LimitedLog()
 
     def submit(self, job: Job) -> bool:
-        """Have ``job`` run on the evaluator's thread; return False if there is no room or thread.
+        """Queue ``job``; return False if there is no room or thread.
 
         A job that another job submits is always accepted: both share the same texts in memory.
         """
@@ -265,7 +265,7 @@ class BackgroundEvaluator:
         return judging() is self
 
     def shutdown(self, timeout: float, *, grace: float = _GRACE) -> bool:
-        """Accept no more jobs, wait up to ``timeout`` seconds for jobs, and cancel the others."""
+        """Accept no more jobs, wait up to ``timeout`` seconds, and cancel the unfinished jobs."""
         with self._lock:
             self.is_closed = True
         is_done = self.flush(timeout)
@@ -368,7 +368,7 @@ class BackgroundEvaluator:
         return None
 
     async def _slot(self, job: Job) -> bool:
-        """Wait until ``job`` may run; return False under overload, if its result would be late."""
+        """Wait until ``job`` may run; return False under overload if its result would be late."""
         if self._free:
             self._free -= 1
             return True

@@ -1,4 +1,4 @@
-"""Assert the scores of answers in tests: what the pytest fixture ``rag_eval`` gives."""
+"""`RagEval`: assert the scores of answers in tests, as the pytest fixture ``rag_eval``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WAYS = (
 class RagEval:
     """Scores answers with one judge and asserts the scores.
 
-    ``judge`` and ``embedder`` are what `evaluate` takes. ``record`` is called with the name and the
+    ``judge`` and ``embedder`` are those of `evaluate`. ``record`` is called with the name and the
     value of each score and bound, for the report of the test.
     """
 
@@ -71,16 +71,16 @@ class RagEval:
         - a `Sample`, or a mapping with ``question``, ``contexts`` and ``answer``;
         - a list of these. The mean of each metric is asserted;
         - an application: a function, a coroutine function, or an object with ``invoke``. It is
-          called with ``question``, or without an argument if there is no question. Its turn is what
-          it returns (a `Sample`, a mapping with answer and contexts, or the pair of answer and
-          contexts) or else what was traced.
+          called with ``question``, or without an argument if there is none. Its sample is what it
+          returns (a `Sample`, a mapping with answer and contexts, or the pair of answer and
+          contexts) or else the turn that was traced.
 
-        ``least`` are lowest scores by the name of the metric. ``metrics`` has metrics of your own,
-        which ``least`` then names. Returns the evaluation of each sample.
+        ``least`` are lowest scores by the name of the metric. ``metrics`` has metrics of your own
+        that ``least`` names. Returns the evaluation of each sample.
 
-        Raises `AssertionError` if a score is lower or undefined, `FailedRowError` if a score could
-        not be computed because the judge failed, and `ConfigError` for unknown metrics, for what is
-        no sample, and for an application without exactly one turn.
+        Raises `AssertionError` if a score is lower or undefined, `FailedRowError` if the judge
+        failed, and `ConfigError` for an unknown metric, an object that is not a sample, and an
+        application without exactly one turn.
         """
         __tracebackhide__ = True
         bounds = thresholds_of(least, where="assert_scores()")
@@ -129,7 +129,7 @@ def _mean(scores: Sequence[Score]) -> float | None:
 
 
 def _too_low(samples: Sequence[Sample], scores: Sequence[Score], bound: float) -> Iterator[str]:
-    """Yield lines about the worst sample if the mean of ``scores`` is below ``bound``, or None."""
+    """Yield lines of an error message, unless the mean of ``scores`` reaches ``bound``."""
     mean = _mean(scores)
     if mean is not None and mean >= bound - _ROUNDING:
         return
@@ -152,23 +152,20 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
-# --- samples --------------------------------------------------------------------------------------
-
-
 def _samples(source: object, question: object) -> list[Sample]:
     """Return the samples of ``source``: a sample, a list of samples, or an application."""
     if callable(source) or hasattr(source, "invoke"):
         return [_sample_of_call(source, question)]
     items = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
-    samples = [_as_sample(item) for item in items]
-    if not samples or None in samples:
+    samples = [sample for item in items if (sample := _as_sample(item)) is not None]
+    if not samples or len(samples) < len(items):
         msg = f"assert_scores() takes samples, mappings or an application, not {type(source)}"
         raise ConfigError(msg)
-    return [sample for sample in samples if sample is not None]
+    return samples
 
 
 def _as_sample(value: object, question: str = "") -> Sample | None:
-    """Return ``value`` as a sample, by default with ``question``; None if it is not one."""
+    """Return ``value`` (`Sample`, mapping or pair) as a sample; None if it is another object."""
     if isinstance(value, Sample):
         return value if value.question else replace(value, question=question)
     if isinstance(value, tuple) and len(value) == _PAIR:
@@ -191,14 +188,14 @@ def _text(value: Mapping[Any, Any], part: str) -> Any:
 
 
 def _text_of(question: object) -> str:
-    """Return the question in the argument of an application: a text, or a mapping with one."""
+    """Return the question in ``question``, a text or a mapping; ``""`` if there is none."""
     if isinstance(question, Mapping):
         question = _text(question, "question")
     return question if isinstance(question, str) else ""
 
 
 def _sample_of_call(app: Any, question: object) -> Sample:
-    """Call ``app`` and return its turn: the sample that it returns, or that was traced."""
+    """Call ``app``, and return the sample that it returns or, if it returns none, has traced."""
     traced: list[Sample] = []
     with _tracing(traced):
         call = app.invoke if hasattr(app, "invoke") else app
@@ -217,15 +214,12 @@ def _sample_of_call(app: Any, question: object) -> Sample:
     return traced[0]
 
 
-# --- tracing --------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _tracing(samples: list[Sample]) -> Iterator[None]:
-    """Record the turns of the application in the context, and add their samples to ``samples``.
+    """Add the samples of the turns that are traced in the ``with`` block to ``samples``.
 
-    No judge is asked. If the global provider has exporters, they get the spans, and the span of the
-    turn has the score ``seen``. If it is instrumented already, its spans are not read.
+    No judge is asked. Exporters of the global provider get the spans; that of a turn has the score
+    ``seen``. If the global provider is instrumented already, its spans are not read.
     """
 
     def seen(sample: Sample) -> float:
@@ -251,7 +245,7 @@ def _tracing(samples: list[Sample]) -> Iterator[None]:
 
 
 def _provider() -> TracerProvider:
-    """Return the global tracer provider if its spans can be read, else a provider of its own."""
+    """Return the global tracer provider, or a new one if the global one cannot be instrumented."""
     provider = get_tracer_provider()
     if isinstance(provider, TracerProvider):
         attachment = attachment_of(provider)

@@ -56,7 +56,7 @@ def rag_eval(request: pytest.FixtureRequest) -> RagEval:
 
 
 class Asserted(NamedTuple):
-    """A score that a test has asserted. ``value`` is None if there was no score."""
+    """A score that a test asserted. ``value`` is None if the metric gave no score."""
 
     test: str
     metric: str
@@ -65,18 +65,17 @@ class Asserted(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the score reaches the bound, but for rounding."""
+        """Whether the score is at least the bound, with a tolerance for rounding."""
         return self.value is not None and self.value >= self.least - 1e-9
 
 
 class SessionReport:
-    """Prints the scores at the end; they are properties of reports, also with pytest-xdist."""
+    """Prints the scores of the session, which it reads from JUnit properties of test reports."""
 
     def __init__(self) -> None:
         self._properties: dict[str, list[tuple[str, object]]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the properties of a test that has asserted scores."""
         own = [(n, v) for n, v in report.user_properties if n.startswith(PREFIX)]
         if own and report.when == "call":
             self._properties[report.nodeid] = own
@@ -106,7 +105,7 @@ class SessionReport:
 
 
 def _asserted(test: str, properties: list[tuple[str, object]]) -> Iterator[Asserted]:
-    """Yield the scores in ``properties``, in which each bound comes after its score."""
+    """Yield the scores in ``properties``, where the bound of a score comes directly after it."""
     score: object = None
     for name, value in properties:
         if name.endswith(AT_LEAST) and isinstance(value, float):

@@ -33,7 +33,7 @@ Level = Literal["problem", "warning", "info"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that keeps turns from being scored, or scores from arriving."""
+    """A cause of missing scores that was detected, with its explanation and its fix."""
 
     cause: str
     level: Level
@@ -108,7 +108,7 @@ def report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment 
 
 
 class _Report(SpanProcessor):
-    """Count the spans of a provider by instrumentation, and print the report at the end."""
+    """Counts the spans of a provider by instrumentation, and prints the report at exit."""
 
     def __init__(self, pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
         self._pipeline = pipeline

@@ -326,9 +326,6 @@ def test_texts_in_events_are_removed_if_a_limit_drops_their_mark(others: str) ->
 class Broken:
     """A filter that raises an exception."""
 
-    foreign = "strip"
-    bare = staticmethod(STRIP.bare)
-
     def shown(self, _: ReadableSpan) -> ReadableSpan:
         raise RuntimeError
 

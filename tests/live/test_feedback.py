@@ -261,7 +261,7 @@ def test_wrong_arguments_do_not_stop_an_application(
 
 def test_feedback_without_a_span_is_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     """There is nothing that it could be about."""
-    recorded._warnings.cache_clear()  # noqa: SLF001
+    recorded._warnings._kinds.clear()  # noqa: SLF001
     with attached() as app:
         record_feedback(1)
         assert app.handle.stats.feedback == {}
@@ -287,7 +287,7 @@ def test_feedback_after_the_end_is_dropped() -> None:
 
 def test_feedback_in_a_process_without_a_pipeline(caplog: pytest.LogCaptureFixture) -> None:
     """A service that only takes feedback emits it as an event and a metric, with its ids."""
-    recorded._warnings.cache_clear()  # noqa: SLF001
+    recorded._warnings._kinds.clear()  # noqa: SLF001
     record_feedback(1, trace_id=TRACE)
     record_feedback(1, trace_id=TRACE)
     lines = [one.getMessage() for one in caplog.records if "record_feedback" in one.getMessage()]

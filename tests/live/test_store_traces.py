@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from live import KIND, App, answered, asked, attached, generated, retrieved
+from live import KIND, App, answered, asked, attached, collecting_size, generated, retrieved
 from rag_eval_otel.capture.trace import Trace, TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.store import Store
@@ -76,7 +76,7 @@ def test_a_trace_is_complete_soon_after_its_root() -> None:
     seen.turn().end()
     assert [seen.after(s) for s in (0.0, 0.04, 0.02)] == [0, 0, 1]
     assert [one.size > 0 for one in seen.ready] == [True]
-    assert (len(seen.store.traces), seen.store.collecting_size) == (0, 0)
+    assert (len(seen.store.traces), collecting_size(seen.store)) == (0, 0)
 
 
 def test_a_trace_waits_for_whatever_is_open() -> None:
@@ -96,7 +96,7 @@ def test_a_trace_that_never_ends_is_read_when_it_is_old() -> None:
     seen = Watched()
     chain = seen.turn()
     assert [seen.after(299.0), seen.after(2.0)] == [0, 1]
-    assert (len(seen.store.traces), seen.store.collecting_size) == (0, 0)
+    assert (len(seen.store.traces), collecting_size(seen.store)) == (0, 0)
     assert chain.is_recording()
 
 
@@ -123,7 +123,7 @@ def test_a_turn_is_taken_out_of_a_trace_that_goes_on() -> None:
     }
     other.end()
     assert seen.after(0.6) == 2
-    assert (len(seen.store.traces), seen.store.collecting_size) == (0, 0)
+    assert (len(seen.store.traces), collecting_size(seen.store)) == (0, 0)
     session.end()
     assert seen.after(600.0) == 2
 
@@ -230,7 +230,7 @@ def test_bytes_are_bounded_too() -> None:
     small = [seen.step("CHAIN", **{"input.value": "x" * 20_000}) for _ in range(20)]
     for span in small:
         span.end()
-        assert seen.store.collecting_size <= 200_000
+        assert collecting_size(seen.store) <= 200_000
     assert 10 < len(seen.evicted) < 15
     before = len(seen.store.traces)
     huge = seen.step("CHAIN", **{"input.value": "x" * 60_000})

@@ -66,7 +66,7 @@ def test_work_that_is_cancelled_leaves_a_chained_handler_without_effect() -> Non
 made = register(Work())
 before = signal.getsignal(signal.SIGTERM)
 signal.signal(signal.SIGTERM, lambda *told: before(*told))
-made.cancel()
+made()
 kill()
 print("alive", flush=True)
 """)
@@ -120,7 +120,7 @@ def test_the_handler_stands_only_where_the_default_stood() -> None:
 original, theirs = signal.signal, lambda *_: None
 made = register(Work())
 print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
-made.cancel()
+made()
 print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
 signal.signal(signal.SIGTERM, theirs)
 register(Work())
@@ -188,7 +188,7 @@ def test_where_no_handler_can_be_set_nothing_is_raised() -> None:
 def refuse(*_):
     raise ValueError("signal only works in main thread of the main interpreter")
 signal.signal = refuse
-register(Work()).cancel()
+register(Work())()
 print("registered and cancelled", flush=True)
 """)
     assert (status, said) == (0, ["registered and cancelled"])

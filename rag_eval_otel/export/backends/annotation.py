@@ -1,6 +1,6 @@
-"""`Annotation`: one score, label or feedback on a span, and the client that sends it to a backend.
+"""`Annotation`: one score, label or feedback on a span. `Client`: sends it to a backend.
 
-A client says by `Refusal` and `BackendError` what the backend did not take.
+A client returns a `Refusal` for an annotation that failed, and raises `BackendError` if all failed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from http import HTTPStatus
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -24,14 +25,14 @@ OVERALL = "rag.evaluation"
 """The name of the annotation with the overall label of a turn, which has no number."""
 
 IDENTIFIER = "rag_eval_otel"
-"""Says in backends that an annotation is from this library; equal names of others stay apart."""
+"""Marks annotations of this library in backends, apart from others with the same name."""
 
 _NO_JUDGE = frozenset({None, "lexical"})
 _OVERHEAD = 700  # about how many bytes an annotation takes in memory beside its texts
 
 
 class Part(NamedTuple):
-    """The number or the label of an annotation, with an id and a name of its own."""
+    """The number or the label of an `Annotation`, for backends that store them separately."""
 
     id: UUID
     name: str
@@ -40,12 +41,12 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """What a metric, the overall label or a person says about one span or one trace.
+    """The result of a metric, the overall label or a person's feedback on one span or one trace.
 
     - ``span_id``: None if the annotation is about a whole trace.
     - ``value``: the score on the scale of the metric, or None if there is only a label.
-    - ``annotator``: the model that judged, or the name of the program.
-    - ``made``: the time in seconds since the epoch.
+    - ``annotator``: the judge's model, the name of the feedback, or this library.
+    - ``made``: the time of its creation, in seconds since the epoch.
     """
 
     name: str
@@ -69,12 +70,12 @@ class Annotation:
 
     @cached_property
     def id(self) -> UUID:
-        """The same id for each attempt to send the annotation: of the span, the name, the kind."""
+        """An id made from span, name and kind, so that a backend can deduplicate redeliveries."""
         return self._id_of(self.name)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The number and the label, for backends in which an object has one of them."""
+        """The number and the label as separate objects; one that is None is left out."""
         label = self.name if self.value is None else f"{self.name}.label"
         named: Iterable[tuple[str, float | str | None]]
         named = ((self.name, self.value), (label, self.label))
@@ -87,7 +88,7 @@ class Annotation:
 
     @cached_property
     def size(self) -> int:
-        """About how many bytes the annotation takes in memory."""
+        """The approximate memory of the annotation in bytes."""
         values = [value for value in self.metadata.values() if isinstance(value, str)]
         texts = (self.name, self.annotator, self.explanation or "", *self.metadata, *values)
         return _OVERHEAD + 2 * sum(map(len, texts))
@@ -96,9 +97,10 @@ class Annotation:
 def annotations_of(
     evaluation: Evaluation, *, asking: frozenset[str], explanations: bool = False
 ) -> Iterator[Annotation]:
-    """Yield an annotation for each score in ``evaluation`` that is a number, and the overall label.
+    """Yield an annotation for each score in ``evaluation`` with a number, then the overall label.
 
-    ``asking`` has the names of the metrics that ask the judge.
+    ``asking`` has the names of the metrics that ask the judge. Explanations of scores are included
+    with ``explanations`` only. An evaluation that has no span yields nothing.
     """
     if evaluation.span is None:
         return
@@ -134,7 +136,6 @@ def annotations_of(
 
 
 def annotation_of(feedback: Feedback) -> Annotation:
-    """Return the annotation for the ``feedback`` of a person."""
     return Annotation(
         name=exportable(feedback.name),
         trace_id=feedback.trace_id,
@@ -155,11 +156,7 @@ def _metadata(**values: str | float | None) -> dict[str, str | float]:
     }
 
 
-# --- the client of a backend ----------------------------------------------------------------------
-
 T = TypeVar("T")
-NOT_FOUND: Final = 404
-SERVER_ERROR: Final = 500
 _AGAIN: Final = frozenset({408, 409, 425, 429})
 
 
@@ -178,33 +175,33 @@ class BackendError(Exception):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the same request may succeed later, whatever arrives meanwhile."""
+        """Whether the same request may succeed later: a timeout, rate limit or server error."""
         status = self.status
-        return status is None or status in _AGAIN or status >= SERVER_ERROR
+        return status is None or status in _AGAIN or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An annotation that a backend did not take, although it took others of the batch."""
+    """An annotation of a batch that the backend did not store, and the error."""
 
     annotation: Annotation
     error: BackendError
 
 
 class Client(Protocol):
-    """The connection to one backend. It is used on one thread at a time."""
+    """The connection to one backend. Its methods are called from one thread at a time."""
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Send ``annotations``, wait until the backend has stored them, and return the refusals.
+        """Send ``annotations``, and return a refusal for each that the backend did not store.
 
-        The backend must not store an annotation twice if this is called with it again. Raise
-        `BackendError` if none is stored, or if that is not known.
+        Return when the backend has stored the others. An annotation that is sent again must not be
+        stored twice. Raise `BackendError` if none was stored, or if it is not known which were.
         """
 
 
 @contextmanager
 def reported(*kinds: type[Exception]) -> Iterator[None]:
-    """Raise errors of these ``kinds`` as `BackendError`."""
+    """Convert an exception of these ``kinds``, raised in the ``with`` block, to `BackendError`."""
     try:
         yield
     except kinds as error:
@@ -212,7 +209,7 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def backend_error(error: Exception) -> BackendError:
-    """Return a `BackendError` with the status of ``error``; its message quotes nothing."""
+    """Return a `BackendError` with status and type of ``error``, whose message may quote texts."""
     source: Any = error
     while source is not None and getattr(source, "response", None) is None:
         source = source.__context__  # LangSmith's errors are raised while handling another one
@@ -235,7 +232,7 @@ def backend_error(error: Exception) -> BackendError:
 
 
 class Parallel:
-    """Calls a function on several daemon threads, for backends with one object in a request."""
+    """Sends several requests at a time, for backends that take one object in a request."""
 
     def __init__(self, threads: int = 8) -> None:
         self._executor = Workers(threads)
@@ -244,7 +241,7 @@ class Parallel:
     def send(
         self, function: Callable[[T], None], groups: Iterable[tuple[T, Sequence[Annotation]]]
     ) -> list[Refusal]:
-        """Call ``function(key)`` for each group; refuse the groups with a `BackendError`."""
+        """Call ``function(key)`` for each group; refuse the groups for which it fails."""
         calls = [(self._executor.submit(function, key), annotations) for key, annotations in groups]
         refusals: list[Refusal] = []
         for future, group in calls:

@@ -1,7 +1,7 @@
 """The clients of backends: each sends an `Annotation` as the backend's own object.
 
-A client reads address, key and project from the variables of the backend's own package, which is
-imported when the client is made. An annotation that is sent twice is stored once.
+A client reads address, key and project from the environment variables of the backend's own package,
+which is imported when the client is made.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from hashlib import sha256
+from http import HTTPStatus
 from importlib import import_module
 from typing import Any, Final
 from uuid import UUID
@@ -20,7 +21,6 @@ from uuid import UUID
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.export.backends.annotation import (
     IDENTIFIER,
-    NOT_FOUND,
     Annotation,
     BackendError,
     Parallel,
@@ -28,19 +28,13 @@ from rag_eval_otel.export.backends.annotation import (
     reported,
 )
 
-_BAD_REQUEST: Final = 400
-_INVALID: Final = 422
-
 
 def _without_none(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-# --- Phoenix --------------------------------------------------------------------------------------
-
-
 class Phoenix:
-    """Phoenix: an annotation of the span. A request is written as a whole or not at all."""
+    """Phoenix: an annotation of the span. Phoenix stores all annotations of a request or none."""
 
     def __init__(self) -> None:
         client: Any = import_module("phoenix.client").Client()
@@ -49,13 +43,13 @@ class Phoenix:
         self._errors = (import_module("httpx").HTTPError,)
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Write the annotations whose spans exist; refuse the others."""
+        """Write the annotations whose spans exist in Phoenix; return refusals for the others."""
         on_spans = [(each.span_hex, each) for each in annotations if each.span_hex is not None]
         on_traces = [(each.trace_hex, each) for each in annotations if each.span_hex is None]
         return [*self._write("span", on_spans), *self._write("trace", on_traces)]
 
     def _write(self, kind: str, annotations: list[tuple[str, Annotation]]) -> list[Refusal]:
-        """Write ``annotations`` on the spans, or traces, whose ids stand before them."""
+        """Write pairs of a span id or trace id and its annotation; ``kind``: span or trace."""
         if not annotations:
             return []
         data = [
@@ -76,22 +70,22 @@ class Phoenix:
             with reported(*self._errors):
                 write(**{f"{kind}_annotations": data})
         except BackendError as error:
-            body = error.body if error.status == NOT_FOUND else ""
+            body = error.body if error.status == HTTPStatus.NOT_FOUND else ""
             lost = {target for target, _ in annotations if target in body}
             if not lost:
                 raise
-            msg = (
+            missing = BackendError(
                 f"Phoenix has no span {min(lost)}; export the spans to the same Phoenix, and all"
-                " traces if a collector samples them"
+                " traces if a collector samples them",
+                status=HTTPStatus.NOT_FOUND,
             )
-            missing = BackendError(msg, status=NOT_FOUND)
-            left = [(target, each) for target, each in annotations if target not in lost]
             refused = [Refusal(annotation=a, error=missing) for t, a in annotations if t in lost]
-            return [*refused, *self._write(kind, left)]
+            return [
+                *refused,
+                *self._write(kind, [one for one in annotations if one[0] not in lost]),
+            ]
         return []
 
-
-# --- MLflow ---------------------------------------------------------------------------------------
 
 _ID, _MADE = f"{IDENTIFIER}.id", f"{IDENTIFIER}.made"
 _SOURCES = {"LLM": "LLM_JUDGE", "CODE": "CODE", "HUMAN": "HUMAN"}
@@ -100,10 +94,9 @@ _SOURCES = {"LLM": "LLM_JUDGE", "CODE": "CODE", "HUMAN": "HUMAN"}
 class MLflow:
     """MLflow: each score, and each label, is a feedback of its span in ``tr-<trace id>``.
 
-    MLflow gives each feedback an id of its own, so a request whose answer was lost could store it
-    twice. Therefore the id of this library and the time of the feedback are in the metadata, and
-    the feedback of a trace is read after it was written. Of several with one id, the last is kept:
-    another judge may score a turn again, and a person may change her mind.
+    MLflow assigns the id of a feedback, so a redelivered score would be stored twice. Therefore our
+    id and the time are in the metadata. After writing, the feedback of the trace is read, and of
+    several with the same id of ours, all but the newest are deleted.
     """
 
     def __init__(self) -> None:
@@ -119,7 +112,7 @@ class MLflow:
         self._parallel = Parallel()
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Write the feedback trace by trace; refuse that of a trace that failed."""
+        """Write the feedback of each trace; refuse all annotations of a trace that failed."""
         traces: dict[str, list[Annotation]] = defaultdict(list)
         for annotation in annotations:
             traces[f"tr-{annotation.trace_hex}"].append(annotation)
@@ -129,8 +122,7 @@ class MLflow:
         stored: dict[str, list[tuple[float, str]]] = defaultdict(list)
         with reported(*self._errors):
             for annotation in annotations:
-                for feedback in self._feedback(trace, annotation):
-                    self._mlflow.log_feedback(**feedback)
+                self._log(trace, annotation)
             for assessment in self._traces.get_trace_info(trace).assessments:
                 metadata = assessment.metadata or {}
                 made = float(metadata.get(_MADE, 0))
@@ -140,26 +132,23 @@ class MLflow:
                 for _, surplus in sorted(same)[:-1]:
                     self._mlflow.delete_assessment(trace_id=trace, assessment_id=surplus)
 
-    def _feedback(self, trace: str, annotation: Annotation) -> Iterator[dict[str, Any]]:
+    def _log(self, trace: str, annotation: Annotation) -> None:
         metadata = {key: str(value) for key, value in annotation.metadata.items()}
         kind, annotator = _SOURCES[annotation.kind], annotation.annotator
         for part in annotation.parts:
-            yield {
-                "trace_id": trace,
-                "span_id": annotation.span_hex,
-                "name": part.name,
-                "value": part.value,
-                "rationale": annotation.explanation,
-                "source": self._entities.AssessmentSource(kind, annotator),
-                "metadata": {**metadata, _ID: str(part.id), _MADE: f"{annotation.made:.6f}"},
-            }
-
-
-# --- LangSmith ------------------------------------------------------------------------------------
+            self._mlflow.log_feedback(
+                trace_id=trace,
+                span_id=annotation.span_hex,
+                name=part.name,
+                value=part.value,
+                rationale=annotation.explanation,
+                source=self._entities.AssessmentSource(kind, annotator),
+                metadata={**metadata, _ID: str(part.id), _MADE: f"{annotation.made:.6f}"},
+            )
 
 
 class LangSmith:
-    """LangSmith: a feedback, with our id, on the run whose id is that of the span."""
+    """LangSmith: a feedback with our id, on the run that has the id of the span."""
 
     def __init__(self) -> None:
         package = import_module("langsmith")
@@ -173,7 +162,6 @@ class LangSmith:
         self._project: UUID | None = None
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Write each feedback, several at a time; refuse those that failed."""
         if self._project is None:
             self._project = self._find_project()
         return self._parallel.send(self._write, [(each, [each]) for each in annotations])
@@ -186,16 +174,16 @@ class LangSmith:
         except BackendError as error:
             if not isinstance(error.__cause__, self._missing):
                 raise
-            msg = (
+            raise BackendError(
                 f"LangSmith has no project {self._name!r}, which is made when its first span"
-                " arrives; set LANGSMITH_PROJECT to the project to which the spans are exported"
-            )
-            raise BackendError(msg, status=NOT_FOUND) from error
+                " arrives; set LANGSMITH_PROJECT to the project to which the spans are exported",
+                status=HTTPStatus.NOT_FOUND,
+            ) from error
 
     def _write(self, annotation: Annotation) -> None:
         if annotation.span_id is None:
             msg = "LangSmith has no feedback on a trace whose root span is not known"
-            raise BackendError(msg, status=_BAD_REQUEST)
+            raise BackendError(msg, status=HTTPStatus.BAD_REQUEST)
         with reported(*self._errors), suppress(self._conflict):  # stored before, without an answer
             self._client.create_feedback(
                 run_id=UUID(int=annotation.span_id),
@@ -211,13 +199,11 @@ class LangSmith:
             )
 
 
-# --- Langfuse -------------------------------------------------------------------------------------
-
 LANGFUSE_KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
 
 
 class Langfuse:
-    """Langfuse: a score, with our id, of the observation of the span, and one for the label."""
+    """Langfuse: one score for the number and one for the label, on the span, with ids of ours."""
 
     def __init__(self) -> None:
         self._errors = (
@@ -236,13 +222,12 @@ class Langfuse:
         self._environment = first_set(["LANGFUSE_TRACING_ENVIRONMENT"])
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Write the scores by one request."""
         request = [score for each in annotations for score in self._scores(each)]
         with reported(*self._errors):
             answer = self._client.scores.create(request=request, request_options={"max_retries": 0})
         if getattr(answer, "rejected", 0):  # it does not say which of the batch
             msg = f"Langfuse rejected {answer.rejected} of {len(request)} scores"
-            raise BackendError(msg, status=_INVALID)
+            raise BackendError(msg, status=HTTPStatus.UNPROCESSABLE_ENTITY)
         return []
 
     def _scores(self, annotation: Annotation) -> Iterator[dict[str, Any]]:
@@ -261,16 +246,13 @@ class Langfuse:
             )
 
 
-# --- Opik -----------------------------------------------------------------------------------------
-
-
 class Opik:
     """Opik: each score is a feedback score of its span, with the label as its category.
 
     Opik makes the id of a span from the time of its trace and a hash of its OpenTelemetry id. The
-    time is not known here, so the span is searched by the end of its id. A span has one feedback
-    score of a name, so that one sent twice replaces itself. A feedback score has no metadata:
-    version, threshold and kind of annotator are in its reason.
+    time is not known here, so the span is searched by the end of its id. A span has at most one
+    feedback score of each name, so a redelivered score replaces the first. A feedback score has no
+    metadata: version, threshold and kind of annotator are in its reason.
     """
 
     def __init__(self) -> None:
@@ -284,7 +266,7 @@ class Opik:
         self._parallel = Parallel()
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Find the spans, several at a time, and write the feedback scores by one request."""
+        """Search the spans in parallel, and write the scores of those that exist by one request."""
         spans: dict[int | None, list[Annotation]] = defaultdict(list)
         for annotation in annotations:
             spans[annotation.span_id].append(annotation)
@@ -303,21 +285,20 @@ class Opik:
         return refusals
 
     def _find(self, span_id: int | None) -> str:
-        """Return the id that Opik gave to the span."""
         if span_id is None:
             msg = "Opik has no feedback score on a trace whose span is not known"
-            raise BackendError(msg, status=_BAD_REQUEST)
+            raise BackendError(msg, status=HTTPStatus.BAD_REQUEST)
         with reported(*self._errors):
             spans = self._client.search_spans(
                 filter_string=f'id ends_with "{end_of_opik_id(span_id)}"', max_results=1
             )
         if not spans:
-            msg = (
+            raise BackendError(
                 f"Opik has no span {span_id:016x} in the project"
                 f" {self._client.config.project_name!r}; set OPIK_PROJECT_NAME to the project to"
-                " which the spans are exported"
+                " which the spans are exported",
+                status=HTTPStatus.NOT_FOUND,
             )
-            raise BackendError(msg, status=NOT_FOUND)
         return str(spans[0].id)
 
     def _score(self, annotation: Annotation, span: str) -> Any:
@@ -338,5 +319,5 @@ class Opik:
 
 
 def end_of_opik_id(span_id: int) -> str:
-    """Return the last digits of the id that Opik gives to the span: a part of its hash."""
+    """Return the last 12 hexadecimal digits of Opik's id of the span, a part of its hash."""
     return sha256(span_id.to_bytes(8, "big")).digest()[4:10].hex()

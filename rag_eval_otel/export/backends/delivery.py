@@ -1,6 +1,6 @@
-"""`BackendSink` queues the annotations of a pipeline for each of its backends.
+"""`BackendSink` queues the annotations of a pipeline for each of its backends (`BACKENDS`).
 
-A batch that fails is sent again after a pause, which grows with each failure and has jitter. Each
+After a failed request, annotations are sent again with exponential backoff and jitter. Each
 annotation ends in exactly one `Outcome`.
 """
 
@@ -11,9 +11,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
@@ -24,8 +24,6 @@ from rag_eval_otel import semconv
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.export.backends.annotation import (
-    NOT_FOUND,
-    SERVER_ERROR,
     Annotation,
     BackendError,
     Client,
@@ -37,6 +35,7 @@ from rag_eval_otel.export.metrics import Meters, add_gauges
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog, silence
+from rag_eval_otel.runtime.threads import start_thread
 from rag_eval_otel.types import Evaluation, Feedback
 
 Outcome: TypeAlias = Literal[
@@ -73,20 +72,21 @@ class Limits:
 
 @dataclass(slots=True)
 class _Entry:
-    """An annotation in the queue; ``due`` is the time of the next attempt."""
+    """An annotation in the queue, with times of ``time.monotonic()``."""
 
     annotation: Annotation
-    due: float
-    since: float
-    misses: int = 0
+    due: float  # the next attempt
+    since: float  # when it was queued
+    misses: int = 0  # attempts for which the backend did not know the span
     missed_since: float | None = None
-    is_alone: bool = False
+    is_alone: bool = False  # whether it is sent in a request of its own
 
 
 class Delivery:
-    """Send annotations to the backend ``name``, on a thread that also calls ``connect()``.
+    """Send annotations to the backend ``name`` in batches, from a bounded queue, on a thread.
 
-    The queue is bounded in items and bytes; annotations are sent in batches.
+    The thread makes the client of the backend by ``connect()``. ``report(outcome, number)`` is
+    called for annotations that have ended, ``on_error(place)`` for an exception of the client.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Delivery:
         self._changed = threading.Condition(threading.RLock())
         self._entries: dict[int, _Entry] = {}  # by number, which says what came before a flush
         self.size = 0
-        """About how many bytes the annotations in the queue take in memory."""
+        """The approximate memory of the annotations in the queue, in bytes."""
         self._next = self._flushes = self._failures = 0
         self._paused_until = 0.0
         self._batch = self._limits.batch
@@ -123,11 +123,11 @@ class Delivery:
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """Return the number of annotations that wait or are being sent."""
+        """Return the number of annotations in the queue, including those of a running request."""
         return len(self._entries)
 
     def put(self, annotations: Iterable[Annotation]) -> None:
-        """Queue ``annotations``; never wait. What has no room is dropped."""
+        """Queue ``annotations`` without blocking; drop those that exceed the limits."""
         lost: Counter[Outcome] = Counter()
         with self._changed:
             now, linger = self._clock(), 0.0 if self._flushes else self._limits.linger
@@ -146,7 +146,7 @@ class Delivery:
         self._count(lost, full if "overload" in lost else "the process ended first")
 
     def begin_flush(self) -> int:
-        """Make all that waits due now, with short pauses until `end_flush`; return its limit."""
+        """Make all annotations due now; return the number of the first one that comes later."""
         with self._changed:
             self._flushes += 1
             self._paused_until = 0.0
@@ -156,7 +156,7 @@ class Delivery:
             return self._next
 
     def end_flush(self, limit: int, *, timeout: float) -> bool:
-        """Wait for what came before `begin_flush`; return False after ``timeout`` seconds."""
+        """Wait for the annotations numbered below ``limit``; return False after ``timeout``."""
         with self._changed:
             try:
                 return self._changed.wait_for(
@@ -166,7 +166,7 @@ class Delivery:
                 self._flushes -= 1
 
     def close(self) -> None:
-        """Drop what waits, and end the thread. A request under way is not waited for."""
+        """Drop all annotations, and end the thread without waiting for a running request."""
         with self._changed:
             self._is_closed = True
             left, self._entries, self.size = self._entries.values(), {}, 0
@@ -176,7 +176,7 @@ class Delivery:
         self._count(lost, self._last_error or "the process ended first")
 
     def send_due(self) -> float | None:
-        """Send what is due, in one batch; return the seconds until the next attempt, if any."""
+        """Send one due batch; return the seconds until the next, or None if the queue is empty."""
         batch = self._take()
         if batch:
             self._settle(batch, self._send([entry.annotation for entry in batch.values()]))
@@ -198,16 +198,11 @@ class Delivery:
                 self._changed.wait(seconds)
 
     def _start(self) -> None:
-        """Start the thread unless it runs; in a forked child, this happens at the first `put`."""
-        if self._thread is None:
-            name = f"rag-eval-otel-{self.name}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
-            with suppress(RuntimeError):
-                thread.start()
-                self._thread = thread
+        if self._thread is None:  # at the first `put` also in a forked child
+            self._thread = start_thread(self._run, f"-{self.name}")
 
     def _take(self) -> Mapping[int, _Entry]:
-        """Return the entries that have been due for the longest time, or one that must be alone."""
+        """Return the next batch by number: the entries due first, or one that must be alone."""
         with self._changed:
             now = self._clock()
             if now < self._paused_until:
@@ -218,7 +213,7 @@ class Delivery:
             return {number: self._entries[number] for number in chosen}
 
     def _send(self, batch: Sequence[Annotation]) -> Mapping[UUID, BackendError] | None:
-        """Return errors by the id of the annotation; None for an unexpected one of the client."""
+        """Send ``batch``; return errors by annotation id, or None after an unexpected exception."""
         with self._edge:
             try:
                 self._client = self._client or self._connect()
@@ -230,7 +225,7 @@ class Delivery:
     def _settle(
         self, batch: Mapping[int, _Entry], errors: Mapping[UUID, BackendError] | None
     ) -> None:
-        """Count the annotations of ``batch`` that have ended, and queue the others again."""
+        """Remove and count the annotations of ``batch`` that ended; schedule the others again."""
         ended: Counter[Outcome] = Counter()
         refused = (errors or {}).values()
         with self._changed:
@@ -254,20 +249,20 @@ class Delivery:
             self._log.write("again", text, self.name, self._last_error[:_QUOTED])
 
     def _set_pace(self, errors: Iterable[BackendError]) -> None:
-        """Pause after a failure of the backend, and shrink batches if it may be due to one."""
+        """Back off after a temporary failure; halve the batch size after a server error."""
         failed = [error for error in errors if error.is_temporary]
         if not failed:
             self._failures, self._paused_until = 0, 0.0
             self._batch = min(self._limits.batch, 2 * self._batch)
             return
         self._failures += 1
-        if any((error.status or 0) >= SERVER_ERROR for error in failed):
+        if any((error.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR for error in failed):
             self._batch = max(1, self._batch // 2)
         after = max(error.retry_after or 0.0 for error in failed)
         self._paused_until = self._clock() + max(self._pause(self._failures), after)
 
     def _outcome(self, entry: _Entry, error: BackendError | None) -> Outcome | None:
-        """Return the outcome of ``entry``; None if it is to be sent again when it is due."""
+        """Return the outcome of ``entry``, or None after scheduling its next attempt."""
         now = self._clock()
         if error is None:
             return "delivered"
@@ -275,7 +270,7 @@ class Delivery:
             return "unauthorized"
         if error.is_temporary:
             entry.due = self._paused_until
-        elif error.status == NOT_FOUND:
+        elif error.status == HTTPStatus.NOT_FOUND:
             entry.misses += 1
             entry.missed_since = entry.missed_since or now
             if now - entry.missed_since > self._limits.patience:
@@ -288,21 +283,18 @@ class Delivery:
         return "expired" if now - entry.since > self._limits.max_age else None
 
     def _pause(self, failures: int) -> float:
-        """Return the pause after so many failures: it doubles, and a half of it is random."""
+        """Return the seconds of exponential backoff after ``failures``, half of it random."""
         doubled = self._limits.pause * 2.0 ** min(failures - 1, 30)
         pause = min(doubled, self._limits.hurry if self._flushes else self._limits.max_pause)
         return pause * (0.5 + 0.5 * self._jitter())
 
     def _count(self, ended: Counter[Outcome], why: str) -> None:
-        """Report annotations that have ended, and log why some were dropped."""
         text = "%s: %d scores were dropped (%s): %s; logged at most once a minute"
         for outcome, number in (+ended).items():
             self._report(outcome, number)
             if outcome != "delivered":
                 self._log.write(outcome, text, self.name, number, outcome, why[:_QUOTED])
 
-
-# --- the sink -------------------------------------------------------------------------------------
 
 _CLIENTS = "rag_eval_otel.export.backends.clients"
 
@@ -318,11 +310,14 @@ _NEEDS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
 BACKENDS = Registry(
     kind="backend", built_in={name: f"{_CLIENTS}:{row[0]}" for name, row in _NEEDS.items()}
 )
-"""Finds the class of a backend. Its instances are clients (see `annotation.Client`)."""
+"""The registry of backends: finds the class of a backend by name, and makes its client.
+
+The class is called without arguments and makes an `annotation.Client`.
+"""
 
 
 def _check(names: Iterable[str]) -> None:
-    """Raise an error for an unknown backend, a missing package or variable; import nothing."""
+    """Raise an error for an unknown backend, or a missing package or environment variable."""
     for name in names:
         BACKENDS.find(name)
         if name in _NEEDS:
@@ -338,10 +333,10 @@ def _check(names: Iterable[str]) -> None:
 
 
 class BackendSink:
-    """Pass each score to a `Delivery` for each of the backends ``names``.
+    """Queue each score in the `Delivery` of each backend in ``names``.
 
     ``asking`` has the names of the metrics that ask a judge. The counter
-    ``rag.evaluation.backend.scores`` and ``ended`` count what became of each score.
+    ``rag.evaluation.backend.scores`` and the attribute ``ended`` count scores by their outcome.
     """
 
     def __init__(
@@ -372,7 +367,6 @@ class BackendSink:
         add_gauges(meter_provider, self, {semconv.BACKEND_QUEUED: BackendSink._observe_queues})
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Queue the scores of ``evaluation``; the backends get them later."""
         annotations = tuple(self._annotations_of(evaluation))
         for delivery in self.deliveries:
             delivery.put(annotations)
@@ -382,7 +376,7 @@ class BackendSink:
             delivery.put([annotation_of(feedback)])
 
     def flush(self, timeout: float) -> bool:
-        """Send what waits; return False if not all backends took all of it in ``timeout`` s."""
+        """Send all queued scores; return False if that takes more than ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         begun = [(delivery, delivery.begin_flush()) for delivery in self.deliveries]
         left = (max(0.0, deadline - time.monotonic()) for _ in begun)
