@@ -2,6 +2,7 @@
 
 This module imports no framework. A module `<framework>_<topic>.py` beside it registers its
 applications with `@app(...)`; `all_apps("<framework>")` imports those modules and returns them.
+Modules `doubtful_<framework>.py` are apart: all that is in a doubtful trace may be refused.
 """
 
 import hashlib
@@ -94,7 +95,7 @@ class App:
 
     @property
     def framework(self) -> str:
-        return self.run.__module__.rpartition(".")[2].partition("_")[0]
+        return _framework(self.run.__module__.rpartition(".")[2])
 
     def missing(self) -> list[str]:
         return [text for text in self.needs if not _is_met(Requirement(text))]
@@ -141,9 +142,13 @@ def turn(
 def all_apps(*frameworks: str) -> tuple[App, ...]:
     folder = Path(__file__).parent
     for module in sorted(info.name for info in pkgutil.iter_modules([str(folder)])):
-        if module.partition("_")[0] in frameworks and not module.endswith("_kit"):
+        if _framework(module) in frameworks and not module.endswith("_kit"):
             importlib.import_module(f"{__package__}.{module}")
     return tuple(one for one in _APPS.values() if one.framework in frameworks)
+
+
+def _framework(module: str) -> str:
+    return module if module.startswith("doubtful_") else module.partition("_")[0]
 
 
 def words(text: str) -> list[str]:
