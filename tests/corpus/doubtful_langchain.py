@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from opentelemetry import trace
 
 from .kit import Config, Truth, app
-from .langchain_kit import KeywordRetriever, documents, model
+from .langchain_kit import KeywordRetriever, documents, lcel, model
 
 TEA = "How long should green tea steep?"
 PAGES = ("Green tea steeps two minutes at 75 degrees.", "Black tea takes four minutes.")
@@ -59,12 +59,8 @@ def joined(found: list[Document]) -> str:
     return "\n\n".join(document.page_content for document in found)
 
 
-def ask(llm: Any, template: str) -> Runnable[Any, str]:
-    return ChatPromptTemplate.from_template(template) | llm | StrOutputParser()
-
-
 def rag(retriever: Runnable[Any, Any], llm: Any, template: str = GROUNDED) -> Runnable[Any, str]:
-    return {"context": retriever, "question": RunnablePassthrough()} | ask(llm, template)
+    return {"context": retriever, "question": RunnablePassthrough()} | lcel(template, llm)
 
 
 def by_plain_calls(
@@ -121,8 +117,8 @@ def _own_names(config: Config, check: str, verdict: str) -> None:
     llm = model({"Ist das belegt": verdict, "Frage:": ANSWER})
     chain = (
         RunnablePassthrough.assign(treffer=itemgetter("frage") | SHOP | joined)
-        | RunnablePassthrough.assign(antwort=ask(llm, "{treffer}\n\nFrage: {frage}"))
-        | RunnablePassthrough.assign(urteil=ask(llm, f"Ist das belegt? {check}"))
+        | RunnablePassthrough.assign(antwort=lcel("{treffer}\n\nFrage: {frage}", llm))
+        | RunnablePassthrough.assign(urteil=lcel(f"Ist das belegt? {check}", llm))
     )
     chain.invoke({"frage": TEA}, config)
 
@@ -179,9 +175,9 @@ def small_talk_beside(config: Config) -> None:
     """A span holds a request with a search and two that only chat."""
     llm = model(REPLIES)
     with span("session"):
-        ask(llm, "Tell me a joke about {x}").invoke({"x": "tea"}, config)
+        lcel("Tell me a joke about {x}", llm).invoke({"x": "tea"}, config)
         rag(SHOP | joined, llm).invoke(TEA, config)
-        ask(llm, "Another joke about {x}").invoke({"x": "kettles"}, config)
+        lcel("Another joke about {x}", llm).invoke({"x": "kettles"}, config)
 
 
 @app(TRUTH)
@@ -189,7 +185,7 @@ def graded_beside(config: Config) -> None:
     """A span holds a request with a search, and a call that grades its answer."""
     with span("request"):
         answer = rag(SHOP | joined, model(REPLIES)).invoke(TEA, config)
-        ask(model("yes"), "Is it supported? {a}").invoke({"a": answer}, config)
+        lcel("Is it supported? {a}", model("yes")).invoke({"a": answer}, config)
 
 
 @app(TRUTH)
@@ -213,7 +209,7 @@ def sources_looked_up_after(config: Config) -> None:
     """A model answers from memory; its sources are searched afterwards."""
     memory = model("Two minutes are enough for green tea, I think.")
     chain = RunnablePassthrough.assign(
-        answer=ask(memory, "From memory: {question}")
+        answer=lcel("From memory: {question}", memory)
     ) | RunnablePassthrough.assign(sources=itemgetter("answer") | SHOP)
     chain.invoke({"question": TEA}, config)
 
@@ -223,7 +219,7 @@ def found_and_thrown_away(config: Config) -> None:
     """A retriever whose result is not used, before a classification."""
     log = RunnableLambda(lambda asked: SHOP.invoke(asked["text"]) and asked)
     text = "My green tea is cold, I want my money back"
-    (log | ask(model("complaint"), "Classify: {text}")).invoke({"text": text}, config)
+    (log | lcel("Classify: {text}", model("complaint"))).invoke({"text": text}, config)
 
 
 CLEAN = "Clean the pot of tea with water alone."

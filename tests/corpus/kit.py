@@ -5,18 +5,20 @@ applications with `@app(...)`; `all_apps("<framework>")` imports those modules a
 Modules `doubtful_<framework>.py` are apart: all that is in a doubtful trace may be refused.
 """
 
+import asyncio
 import hashlib
 import importlib
+import inspect
 import json
 import math
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from importlib.metadata import PackageNotFoundError, version
-from inspect import signature
 from pathlib import Path
 from platform import python_version
 from typing import Any, TypeAlias
@@ -132,7 +134,7 @@ def turn(
     texts = {"question": question, "answer": answer}
 
     def register(run: Run) -> Run:
-        given = {name: texts[name] for name in texts if name in signature(run).parameters}
+        given = {name: texts[name] for name in texts if name in inspect.signature(run).parameters}
         with_texts = update_wrapper(partial(run, **given), run)
         return app(Truth(question, contexts, answer, also), **options)(with_texts)
 
@@ -149,6 +151,15 @@ def all_apps(*frameworks: str) -> tuple[App, ...]:
 
 def _framework(module: str) -> str:
     return module if module.startswith("doubtful_") else module.partition("_")[0]
+
+
+def call(app: App, config: Config) -> None:
+    def ran() -> None:
+        found = app.run(config)
+        if inspect.iscoroutine(found):
+            asyncio.run(found)
+
+    copy_context().run(ran)
 
 
 def words(text: str) -> list[str]:
