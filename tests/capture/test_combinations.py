@@ -51,6 +51,7 @@ REFUSED: dict[str, SkipReason] = {
 def test_a_combination(path: Path) -> None:
     """Every turn is found as it was, or refused for a known reason; what is none is not scored."""
     recording = load(path)
+    assert recording.spans
     found = replay(recording.calls)
     if path.stem in REFUSED:
         assert {one.result for one in found} == {REFUSED[path.stem]}
