@@ -3,8 +3,8 @@
     python benchmarks/ablate.py [--modules NAME...] [--part 1/2] [--live FOLDER]
 
 Each function of `rag_eval_otel.capture` is replaced by a neutral element (False, None, an empty
-collection, or its own argument). The cases are the shared recordings, the recordings of the shapes
-in `tests/capture`, the applications of the corpus under the callback, the traces of agent
+collection, or its own argument). The cases are the shared recordings, the recordings of
+`tests/capture`, the applications of the corpus under the callback, the traces of agent
 frameworks, recordings of the corpus under instrumentations (``--live``, written by
 `corpus.keep_spans`), and traces with lost spans. A case is replayed only if it calls the function,
 and a function is left alone as soon as enough cases need it.
@@ -47,7 +47,7 @@ from replay import Recording, load, replay  # noqa: E402
 
 Texts: TypeAlias = "tuple[str, tuple[str, ...], str]"
 SHARED = ROOT.parent / "shared" / "recordings"
-SHAPES = ROOT / "tests" / "capture" / "shapes" / "recordings"
+KEPT = ROOT / "tests" / "capture" / "recordings"
 LOST_SPANS_PER_TRACE = 2
 NEEDED_BY = 2
 PROMPT = " +prompt"
@@ -92,12 +92,13 @@ def _samples(recording: Recording, lost: frozenset[int], **options: Any) -> list
 
 def recorded_cases(live: Path | None) -> Iterator[Case]:
     """Yield the cases of recorded spans, whole and with lost spans."""
-    folders = [SHARED, SHAPES, *([live] if live is not None else [])]
+    folders = [SHARED, KEPT, *([live] if live is not None else [])]
     recordings = [load(path) for folder in folders for path in sorted(folder.rglob("*.json"))]
     recordings += map(framework_traces.load, framework_traces.PATHS)
     rng = random.Random(_SEED)
     for recording in recordings:
-        truths = recording.truths and [(t.question, t.contexts, t.answer) for t in recording.truths]
+        known = (*(recording.truths or ()), *recording.also)
+        truths = known and [(t.question, t.contexts, t.answer) for t in known]
         spans = sorted(span.span_id for span in recording.spans)
 
         def case(

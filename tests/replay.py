@@ -59,6 +59,8 @@ class Recording:
     calls: tuple[Call, ...]
     truths: tuple[Truth, ...] | None
     spans: tuple[SpanRecord, ...] = field(default=())
+    also: tuple[Truth, ...] = ()
+    """Other defensible samples: of a turn that may be read in two ways, or need not be scored."""
 
 
 def load(path: Path) -> Recording:
@@ -81,6 +83,7 @@ def load(path: Path) -> Recording:
         calls=tuple(_calls(data, spans)),
         truths=None if expected is None else tuple(map(_truth, expected)),
         spans=tuple(spans.values()),
+        also=tuple(map(_truth, data.get("also") or ())),
     )
 
 

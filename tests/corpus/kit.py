@@ -2,20 +2,23 @@
 
 This module imports no framework. A module `<framework>_<topic>.py` beside it registers its
 applications with `@app(...)`; `all_apps("<framework>")` imports those modules and returns them.
+Modules `doubtful_<framework>.py` are apart: all that is in a doubtful trace may be refused.
 """
 
+import asyncio
 import hashlib
 import importlib
+import inspect
 import json
 import math
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from importlib.metadata import PackageNotFoundError, version
-from inspect import signature
 from pathlib import Path
 from platform import python_version
 from typing import Any, TypeAlias
@@ -94,7 +97,7 @@ class App:
 
     @property
     def framework(self) -> str:
-        return self.run.__module__.rpartition(".")[2].partition("_")[0]
+        return _framework(self.run.__module__.rpartition(".")[2])
 
     def missing(self) -> list[str]:
         return [text for text in self.needs if not _is_met(Requirement(text))]
@@ -131,7 +134,7 @@ def turn(
     texts = {"question": question, "answer": answer}
 
     def register(run: Run) -> Run:
-        given = {name: texts[name] for name in texts if name in signature(run).parameters}
+        given = {name: texts[name] for name in texts if name in inspect.signature(run).parameters}
         with_texts = update_wrapper(partial(run, **given), run)
         return app(Truth(question, contexts, answer, also), **options)(with_texts)
 
@@ -141,9 +144,22 @@ def turn(
 def all_apps(*frameworks: str) -> tuple[App, ...]:
     folder = Path(__file__).parent
     for module in sorted(info.name for info in pkgutil.iter_modules([str(folder)])):
-        if module.partition("_")[0] in frameworks and not module.endswith("_kit"):
+        if _framework(module) in frameworks and not module.endswith("_kit"):
             importlib.import_module(f"{__package__}.{module}")
     return tuple(one for one in _APPS.values() if one.framework in frameworks)
+
+
+def _framework(module: str) -> str:
+    return module if module.startswith("doubtful_") else module.partition("_")[0]
+
+
+def call(app: App, config: Config) -> None:
+    def ran() -> None:
+        found = app.run(config)
+        if inspect.iscoroutine(found):
+            asyncio.run(found)
+
+    copy_context().run(ran)
 
 
 def words(text: str) -> list[str]:

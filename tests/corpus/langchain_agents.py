@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import InjectedToolCallId, StructuredTool, create_retriever_tool, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -17,7 +15,7 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from .kit import SPANS, V1, Config, app, turn
-from .langchain_kit import Words, call, calls, create_agent, model, store, text_of
+from .langchain_kit import Words, call, calls, create_agent, lcel, model, store, text_of
 
 KAYAK = "Kayaks: 14 euros an hour, deposit 50 euros, children only with an adult."
 SUP = "Stand-up boards: 10 euros an hour, no deposit."
@@ -294,11 +292,7 @@ def tool_finds_nothing(config: Config, question: str, answer: str) -> None:
 
 
 def guide(llm: Any) -> Any:
-    return (
-        ChatPromptTemplate.from_template("Leaflets:\n{leaflets}\n\nGuest: {guest}")
-        | llm
-        | StrOutputParser()
-    )
+    return lcel("Leaflets:\n{leaflets}\n\nGuest: {guest}", llm)
 
 
 @turn("Does the smith work in May?", (FORGE,), "From May on.", not_on_spans=SPANS)

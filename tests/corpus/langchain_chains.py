@@ -31,6 +31,7 @@ from .langchain_kit import (
     classic,
     completion_model,
     documents,
+    lcel,
     model,
     store,
     text_of,
@@ -479,10 +480,9 @@ LATE = "We'll be there around midnight, ok?"
 @turn(LATE, (CHECK_IN,), "That is fine, use the key box with code 4711.")
 def hypothetical_document(config: Config, answer: str) -> None:
     """HyDE: retrieve by a hypothetical document."""
-    hyde = (
-        ChatPromptTemplate.from_template("Please write a passage that answers: {question}")
-        | model("Guests with late arrivals after ten can check in by a key box.")
-        | StrOutputParser()
+    hyde = lcel(
+        "Please write a passage that answers: {question}",
+        model("Guests with late arrivals after ten can check in by a key box."),
     )
     retrieval = hyde | store(*HOTEL).as_retriever(search_kwargs={"k": 1})
 
@@ -551,16 +551,8 @@ KATZE = "Die Katze darf nicht in die Küche."
 @turn("What is the dog called?", (TIER,), "The dog is called Bruno.")
 def translated_there_and_back(config: Config, question: str, answer: str) -> None:
     """Cross-lingual RAG: the question is translated, and so is the answer."""
-    to_german = (
-        ChatPromptTemplate.from_template("Translate to German: {text}")
-        | model("Wie heißt der Hund des Hauses?")
-        | StrOutputParser()
-    )
-    to_english = (
-        ChatPromptTemplate.from_template("Translate to English: {text}")
-        | model(answer)
-        | StrOutputParser()
-    )
+    to_german = lcel("Translate to German: {text}", model("Wie heißt der Hund des Hauses?"))
+    to_english = lcel("Translate to English: {text}", model(answer))
     haus = store(TIER, KATZE).as_retriever(search_kwargs={"k": 1})
     deutsch = (
         {"kontext": haus | lines, "frage": RunnablePassthrough()}

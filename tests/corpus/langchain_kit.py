@@ -20,8 +20,9 @@ from langchain_core.language_models.llms import LLM
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser, StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, GenerationChunk
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -185,6 +186,11 @@ def store(*texts: str | Document, **metadata: Any) -> InMemoryVectorStore:
     made = InMemoryVectorStore(Words())
     made.add_documents(documents(*texts, **metadata))
     return made
+
+
+def lcel(template: str, llm: Runnable[Any, Any]) -> Runnable[Any, str]:
+    """Return a chain that fills ``template``, passes it to ``llm`` and returns the text."""
+    return ChatPromptTemplate.from_template(template) | llm | StrOutputParser()
 
 
 def as_script(script: Sequence[Any]) -> Script:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from .kit import Config, turn
-from .langchain_kit import model, store, text_of
+from .langchain_kit import lcel, model, store, text_of
 
 TRASH = "Bins are collected on Tuesdays, paper in even weeks."
 NOISE = "Quiet hours are from 22 to 7 and on Sundays all day."
@@ -145,13 +145,8 @@ class Live(TypedDict):
 @turn("Who needs a permission?", (PETS,), "Owners of dogs.", needs=("python>=3.11",))
 async def chain_inside_a_node(config: Config, question: str, answer: str) -> None:
     """LangGraph: `astream_events` over a graph whose node is an LCEL chain."""
-    from langchain_core.output_parsers import StrOutputParser
-    from langchain_core.prompts import ChatPromptTemplate
-
     kb = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
-    chain = (
-        ChatPromptTemplate.from_template("[{passages}]\n{msg}") | model(answer) | StrOutputParser()
-    )
+    chain = lcel("[{passages}]\n{msg}", model(answer))
 
     async def both(state: Live) -> dict[str, Any]:
         docs = await kb.ainvoke(state["user_msg"] + " permission writing dogs")

@@ -51,7 +51,16 @@ from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Wor
 from pydantic import BaseModel
 
 from .kit import NOWHERE, Config, Truth, app, turn
-from .llamaindex_kit import ChatModel, CompletionModel, Embedding, documents, headed, index, nodes
+from .llamaindex_kit import (
+    ChatModel,
+    CompletionModel,
+    Embedding,
+    ask,
+    documents,
+    headed,
+    index,
+    nodes,
+)
 from .scripted import Call
 
 NOVEL = (
@@ -389,11 +398,14 @@ def simple_summarize_in_german(config: Config, question: str, answer: str) -> st
     template = PromptTemplate(
         "Beantworte die Frage nur mit diesen Auszügen:\n\n{context_str}\n\nFrage: {query_str}\n"
     )
-    llm = CompletionModel(("eine Stunde gehen", answer))
-    engine = index(*RECIPES).as_query_engine(
-        llm=llm, response_mode="simple_summarize", text_qa_template=template, similarity_top_k=2
+    return ask(
+        question,
+        RECIPES,
+        CompletionModel(("eine Stunde gehen", answer)),
+        response_mode="simple_summarize",
+        text_qa_template=template,
+        similarity_top_k=2,
     )
-    return str(engine.query(question))
 
 
 REVIEWS = (
@@ -414,8 +426,7 @@ def accumulate_mode(config: Config, question: str) -> str:
     llm = ChatModel(
         ("Noise:", "It is loud at full power."), ("Battery:", "It runs for 40 minutes.")
     )
-    engine = index(*REVIEWS).as_query_engine(llm=llm, response_mode="accumulate")
-    return str(engine.query(question))
+    return ask(question, REVIEWS, llm, response_mode="accumulate")
 
 
 HARBOUR = (
@@ -549,10 +560,9 @@ MERIAN = {
 def pydantic_output(config: Config, question: str) -> str:
     """LlamaIndex, query engine with Pydantic outputs: as_query_engine(output_cls=...)."""
     llm = ChatModel(("", Call("Biography", MERIAN)))
-    engine = index(*LIVES).as_query_engine(
-        output_cls=Biography, response_mode="compact", llm=llm, similarity_top_k=2
+    return ask(
+        question, LIVES, llm, output_cls=Biography, response_mode="compact", similarity_top_k=2
     )
-    return str(engine.query(question))
 
 
 @app()
@@ -598,10 +608,7 @@ def custom_postprocessor(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, node postprocessors: a custom postprocessor."""
     llm = CompletionModel(("Sourdough", answer))
     filters = [WithoutWord(word="bowl"), WithoutWord(word="Lagos")]
-    engine = index(*BAKERY).as_query_engine(
-        llm=llm, similarity_top_k=4, node_postprocessors=filters
-    )
-    return str(engine.query(question))
+    return ask(question, BAKERY, llm, similarity_top_k=4, node_postprocessors=filters)
 
 
 CLAUSES = (
@@ -626,12 +633,13 @@ def llm_rerank(config: Config, question: str, answer: str) -> str:
         ("Respond with the numbers of the documents", "Doc: 1, Relevance: 9\nDoc: 3, Relevance: 4"),
         ("", answer),
     )
-    engine = index(*CLAUSES).as_query_engine(
-        llm=llm,
+    return ask(
+        question,
+        CLAUSES,
+        llm,
         similarity_top_k=4,
         node_postprocessors=[LLMRerank(llm=llm, choice_batch_size=5, top_n=2)],
     )
-    return str(engine.query(question))
 
 
 DIARY = (

@@ -71,43 +71,23 @@ class ChatModel(FunctionCallingLLM):
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **_: Any
     ) -> AsyncIterator[ChatResponse]:
-        async def parts() -> AsyncIterator[ChatResponse]:
-            for part in self._parts(messages):
-                yield part
-
-        return parts()
+        return _awaited(self._parts(messages))
 
     @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **_: Any) -> CompletionResponse:  # noqa: FBT001, FBT002 - the base class's
-        response = self._whole([ChatMessage(role=MessageRole.USER, content=prompt)])
-        return CompletionResponse(text=response.message.content or "", raw=response.raw)
+    def complete(self, prompt: str, **_: Any) -> CompletionResponse:
+        return self._completed(prompt)
 
     @llm_completion_callback()
-    async def acomplete(self, prompt: str, formatted: bool = False, **_: Any) -> CompletionResponse:  # noqa: FBT001, FBT002 - the base class's
-        response = self._whole([ChatMessage(role=MessageRole.USER, content=prompt)])
-        return CompletionResponse(text=response.message.content or "", raw=response.raw)
+    async def acomplete(self, prompt: str, **_: Any) -> CompletionResponse:
+        return self._completed(prompt)
 
     @llm_completion_callback()
-    def stream_complete(
-        self,
-        prompt: str,
-        formatted: bool = False,  # noqa: FBT001, FBT002 - the base class's
-        **_: Any,
-    ) -> Iterator[CompletionResponse]:
+    def stream_complete(self, prompt: str, **_: Any) -> Iterator[CompletionResponse]:
         return _streamed(str(self._reply(prompt)))
 
     @llm_completion_callback()
-    async def astream_complete(
-        self,
-        prompt: str,
-        formatted: bool = False,  # noqa: FBT001, FBT002 - the base class's
-        **_: Any,
-    ) -> AsyncIterator[CompletionResponse]:
-        async def parts() -> AsyncIterator[CompletionResponse]:
-            for part in _streamed(str(self._reply(prompt))):
-                yield part
-
-        return parts()
+    async def astream_complete(self, prompt: str, **_: Any) -> AsyncIterator[CompletionResponse]:
+        return _awaited(_streamed(str(self._reply(prompt))))
 
     def get_tool_calls_from_response(
         self,
@@ -145,6 +125,10 @@ class ChatModel(FunctionCallingLLM):
     def _reply(self, prompt: str) -> Reply:
         return self._script(prompt)
 
+    def _completed(self, prompt: str) -> CompletionResponse:
+        response = self._whole([ChatMessage(role=MessageRole.USER, content=prompt)])
+        return CompletionResponse(text=response.message.content or "", raw=response.raw)
+
     def _whole(self, messages: Sequence[ChatMessage]) -> ChatResponse:
         prompt = _as_text(messages)
         message = _message(self._reply(prompt), number=len(messages))
@@ -177,16 +161,11 @@ class CompletionModel(CustomLLM):
         return LLMMetadata(context_window=self.window, num_output=256, model_name=self.name)
 
     @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **_: Any) -> CompletionResponse:  # noqa: FBT001, FBT002 - the base class's
+    def complete(self, prompt: str, **_: Any) -> CompletionResponse:
         return CompletionResponse(text=self._reply(prompt))
 
     @llm_completion_callback()
-    def stream_complete(
-        self,
-        prompt: str,
-        formatted: bool = False,  # noqa: FBT001, FBT002 - the base class's
-        **_: Any,
-    ) -> Iterator[CompletionResponse]:
+    def stream_complete(self, prompt: str, **_: Any) -> Iterator[CompletionResponse]:
         return _streamed(self._reply(prompt))
 
     def _reply(self, prompt: str) -> str:
@@ -223,9 +202,19 @@ def index(*texts: str) -> VectorStoreIndex:
     return VectorStoreIndex(nodes(*texts), embed_model=Embedding())
 
 
+def ask(question: str, texts: Sequence[str], llm: CustomLLM | ChatModel, **options: Any) -> str:
+    """Return the answer of a query engine over an index of ``texts``."""
+    return str(index(*texts).as_query_engine(llm=llm, **options).query(question))
+
+
 def headed(name: str, text: str) -> str:
     """Return ``text`` as LlamaIndex shows it to a model below the metadata of its document."""
     return f"file_name: {name}.md\n\n{text}"
+
+
+async def _awaited(parts: Iterator[Any]) -> AsyncIterator[Any]:
+    for part in parts:
+        yield part
 
 
 def _as_text(messages: Sequence[ChatMessage]) -> str:

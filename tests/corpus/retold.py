@@ -5,18 +5,16 @@ callback, `spans_of` under an instrumentation. `tell_runs` and `tell_spans` repl
 the samples.
 """
 
-import asyncio
-import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast
 
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
-from corpus.kit import App
+from corpus.kit import App, call
 from corpus.sources import Source
 from rag_eval_otel import Handle
 from rag_eval_otel.capture.langchain import LangChainCapture
@@ -80,15 +78,6 @@ def told(sample: Sample) -> Told:
     return sample.question, tuple(passage.text for passage in sample.contexts), sample.answer
 
 
-def call(app: App, config: dict[str, Any]) -> None:
-    def ran() -> None:
-        found = app.run(config)
-        if inspect.iscoroutine(found):
-            asyncio.run(found)
-
-    copy_context().run(ran)
-
-
 def _refuse(place: str) -> None:
     raise AssertionError(place)
 
@@ -148,21 +137,12 @@ class Calls(SpanProcessor):
 
 
 def as_recorded(view: SpanRecord) -> SpanRecord:
-    return SpanRecord(
-        name=view.name,
-        scope=view.scope,
-        trace_id=view.trace_id,
-        span_id=view.span_id,
-        parent_id=view.parent_id,
-        parent_is_remote=view.parent_is_remote,
-        start=view.start,
-        end=view.end,
-        error=view.error,
-        dropped=view.dropped,
-        value_limit=view.value_limit,
+    return replace(
+        view,
+        context=INVALID_SPAN_CONTEXT,
         attributes=dict(view.attributes),
         events=[(name, dict(attributes)) for name, attributes in view.events],
-        dropped_events=view.dropped_events,
+        service="",
     )
 
 

@@ -9,8 +9,6 @@ once in the process, on a provider that delegates to that of the running applica
 """
 
 import argparse
-import asyncio
-import inspect
 import json
 import logging
 import sys
@@ -19,7 +17,6 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from corpus.kit import App, Truth, all_apps
+from corpus.kit import App, Truth, all_apps, call
 from corpus.recorded import is_recorded
 from corpus.sources import SOURCES, Source
 from rag_eval_otel import Sample, Score, instrument
@@ -183,14 +180,8 @@ def run_app(app: App, source: Source, **options: Any) -> Seen:
 
 
 def _call(app: App, config: dict[str, Any]) -> str:
-    def call() -> None:
-        if inspect.iscoroutinefunction(app.run):
-            asyncio.run(app.run(config))
-        else:
-            app.run(config)
-
     try:
-        copy_context().run(call)
+        call(app, config)
     except Exception as error:
         logging.getLogger(__name__).debug("%s", app.name, exc_info=True)
         return f"{type(error).__name__}: {error}"

@@ -61,6 +61,18 @@ class PassedOn(AnyProvider):
             self.now = NoOpTracerProvider()
 
 
+class LangSmith(PassedOn):
+    """LangSmith's client, which makes spans in a thread of its own."""
+
+    @contextmanager
+    def watching(self, provider: TracerProvider, handle: Handle) -> Iterator[dict[str, Any]]:
+        from langsmith.run_trees import get_cached_client
+
+        with super().watching(provider, handle) as config:
+            yield config
+            get_cached_client().flush()
+
+
 class _PassedOnTracer(Tracer):
     def __init__(self, current: Callable[[], Tracer]) -> None:
         self._current = current
@@ -167,7 +179,7 @@ def langsmith() -> Iterator[Source]:
     names = ("LANGSMITH_TRACING", "LANGSMITH_OTEL_ENABLED", "LANGSMITH_OTEL_ONLY")
     nowhere = {"LANGSMITH_API_KEY": "none", "LANGSMITH_ENDPOINT": "http://127.0.0.1:9"}
     os.environ |= {**dict.fromkeys(names, "true"), **nowhere}
-    yield PassedOn()
+    yield LangSmith()
 
 
 @contextmanager
@@ -236,15 +248,18 @@ LANGCHAIN: Sources = {
     "openinference_openai": by(OPENINFERENCE, "openai.OpenAI", openai=True),
     "traceloop": by(OPENTELEMETRY, "langchain.Langchain"),
 }
+HAYSTACK: Sources = {
+    "haystack_native": haystack_native,
+    "langfuse": langfuse_haystack,
+    "openinference": by(OPENINFERENCE, "haystack.Haystack"),
+    "traceloop": by(OPENTELEMETRY, "haystack.Haystack"),
+}
 SOURCES: Mapping[str, Sources] = {
     "langchain": LANGCHAIN,
     "langgraph": LANGCHAIN,
-    "haystack": {
-        "haystack_native": haystack_native,
-        "langfuse": langfuse_haystack,
-        "openinference": by(OPENINFERENCE, "haystack.Haystack"),
-        "traceloop": by(OPENTELEMETRY, "haystack.Haystack"),
-    },
+    "doubtful_langchain": LANGCHAIN,
+    "haystack": HAYSTACK,
+    "doubtful_haystack": HAYSTACK,
     "llamaindex": {
         "langfuse": langfuse_llamaindex,
         "llamaindex_native": llamaindex_native,
