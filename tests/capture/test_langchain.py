@@ -4,22 +4,19 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.outputs import Generation, LLMResult
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from apps import company
-from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import rag
-from parallel import at_once
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
@@ -84,19 +81,6 @@ def test_what_a_model_said(response: LLMResult, output: str | None, model: str |
     events.answer(response)
     run = events.run(events.call)
     assert (step_of(run).output, run.model) == (output, model)
-
-
-def test_what_a_call_cost() -> None:
-    """Tokens, the id of the response, and whether tools were called."""
-    events = Events(capture())
-    events.start()
-    events.ask()
-    usage = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
-    call = {"name": "t", "args": {}, "id": "1"}
-    events.answer(said("", usage_metadata=usage, id="r-1", tool_calls=[call]))
-    run = events.run(events.call)
-    assert (run.tokens, run.response_id) == ((7, 3), "r-1")
-    assert step_of(run).calls_tools
 
 
 @pytest.mark.parametrize(
@@ -206,29 +190,6 @@ def test_a_disabled_handler_is_silent() -> None:
     Events(events.captured).turn()
     events.end()
     assert [span.name for span in events.captured.spans] == ["invoke_workflow chain"]
-
-
-def echo() -> Any:
-    reply = ScriptedChat(reply=lambda messages: AIMessage(f"You asked: {messages[-1].content}"))
-    return rag(KeywordRetriever(), reply)
-
-
-@pytest.mark.slow
-def test_many_threads() -> None:
-    """Each turn is captured once, with the answer to its own question."""
-    captured, chain, start = capture(), echo(), threading.Barrier(8)
-
-    def work(worker: int) -> None:
-        start.wait()
-        for number in range(50):
-            chain.invoke(f"Founded? {worker}/{number}", {"callbacks": [captured.handler]})
-
-    at_once(*(partial(work, worker) for worker in range(8)))
-    questions = [f"Founded? {worker}/{number}" for worker in range(8) for number in range(50)]
-    found = sorted((question, answer) for question, _, answer in captured.truths)
-    assert found == sorted((question, f"You asked: {question}") for question in questions)
-    assert len(captured.spans) == 3 * 400
-    assert len(captured.recorder) == 0
 
 
 @contextmanager

@@ -86,14 +86,6 @@ def test_a_search_is_a_retrieval(search: Callable[[InMemoryVectorStore], list[Do
     assert span.parent.span_id == captured.span("invoke_workflow RunnableLambda").context.span_id
 
 
-def test_scores_are_kept() -> None:
-    """Pairs of a document and its score are documents with a score."""
-    captured, pages = capture(content="all"), store()
-    ask(captured, lambda: documents_of(pages.similarity_search_with_score(QUESTION, k=2)))
-    (sample,) = captured.samples
-    assert all(isinstance(passage.score, float) for passage in sample.contexts)
-
-
 ASYNC: dict[str, Callable[[InMemoryVectorStore], Any]] = {
     "text": lambda s: s.asimilarity_search(QUESTION, k=2),
     "scores": lambda s: s.asimilarity_search_with_score(QUESTION, k=2),
@@ -241,11 +233,3 @@ def test_the_recording_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> N
     handle = instrument(tracer_provider=provider, judge=good_judge(), host_hooks=False)
     assert handle.callback
     handle.shutdown()
-
-
-def test_a_search_outside_of_any_run() -> None:
-    """What nobody traces is only searched."""
-    captured = capture()
-    assert len(store().similarity_search(QUESTION, k=2)) == 2
-    assert captured.spans == ()
-    assert len(captured.recorder) == 0

@@ -26,7 +26,6 @@ from rag_eval_otel.judge.limits import (
     Endpoint,
     Limits,
     Outcome,
-    RetryBudget,
     outcome_of,
     retry_after,
 )
@@ -171,13 +170,13 @@ def test_random_failures_cost_few_turns(
 
     async def use(server: Server) -> list[bool]:
         server.seconds = seconds
-        return await turns(server, 1000, at_once)
+        return await turns(server, 300, at_once)
 
     found, server = run(
         use, lambda _: JudgeTransportError("500") if draw.random() < share else None
     )
-    assert found.count(True) >= least * 1000
-    assert server.endpoint.state.retries <= 2000
+    assert found.count(True) >= least * 300
+    assert server.endpoint.state.retries <= 600
 
 
 @pytest.mark.parametrize("at_once", [1, 16])
@@ -193,12 +192,12 @@ def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(at_once:
             return JudgeTransportError("500")
 
         server.outcome = outcome
-        found = await turns(server, 100 * at_once, at_once)
+        found = await turns(server, 15 * at_once, at_once)
         await asyncio.sleep(max(0.0, 3600 - server.clock()))
         return found + await turns(server, at_once, at_once)
 
     found, _ = run(use)
-    assert found == [False] * 100 * at_once + [True] * at_once
+    assert found == [False] * 15 * at_once + [True] * at_once
     assert len(before) <= 5 + min(LIVE.concurrency, 2 * at_once)
     pauses = [later - at - 0.1 for at, later in pairwise(probes)]
     least = [0.9 * min(30.0, 2.0**n) - 1e-6 for n in range(len(pauses))]
@@ -578,22 +577,6 @@ def test_a_request_that_is_cancelled_does_not_touch_a_breaker() -> None:
     assert failing(breaker, 1) == ["opened"]
 
 
-def test_pauses_between_probes_grow() -> None:
-    """A failed probe doubles the pause, up to the longest; the next opening starts small again."""
-    breaker = Breaker(OPENING)
-    failing(breaker, 3)
-    now, pauses = 0.0, []
-    for _ in range(8):
-        pauses.append(breaker.wait(now))
-        now += pauses[-1]
-        assert breaker.wait(now) == 0
-        assert breaker.ended("timeout", is_probe=True, now=now, draw=0.0) is None
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert breaker.ended("ok", is_probe=True, now=now, draw=0.0) == "closed"
-    failing(breaker, 3)
-    assert (breaker.wait(0), breaker.openings) == (0.5, 2)
-
-
 @pytest.mark.parametrize("outcome", ["ok", "bad_request"])
 def test_one_answer_closes_a_breaker(outcome: Outcome) -> None:
     """The reply to a request that was sent before the breaker opened shows that the server runs."""
@@ -628,20 +611,3 @@ def test_probes_have_jitter() -> None:
     for _ in range(3):
         breaker.ended("transport", is_probe=False, now=0, draw=0.5)
     assert breaker.wait(0) == pytest.approx(0.475)
-
-
-def test_retries_are_at_most_as_many_as_first_attempts() -> None:
-    """However many requests want a retry, the limit holds in each minute."""
-    budget = RetryBudget()
-    draw = random.Random(1)
-    first, retries = [], []
-    now = 0.0
-    for _ in range(5000):
-        now += draw.expovariate(20)
-        if draw.random() < 0.3:
-            budget.first(now)
-            first.append((now, 1))
-        if budget.take(now):
-            retries.append((now, 1))
-    assert budget.total == len(retries)
-    assert 0.9 * len(first) < len(retries) <= len(first) + 3

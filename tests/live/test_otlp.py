@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
 from pipeline import SOURCES, GatedJudge, Source, running, turns_counted
 from rag_eval_otel import Evaluation
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.types import Replies
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
@@ -96,46 +89,6 @@ def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source)
         assert turns_counted(app.receiver) == {("scored", None): 1}
 
 
-class Refusal:
-    """Replies of a model that refuses to judge, or does not follow the schema."""
-
-    model = "m-chatty"
-
-    def __init__(self, said: str) -> None:
-        self._said = said
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        return Replies(parts=read_parts(self._said, tasks), model=self.model)
-
-
-@SOURCES
-@pytest.mark.parametrize("said", ["The answer looks fine to me.", "I can't help with that.", ""])
-def test_a_judge_that_is_of_no_use_is_seen(
-    said: str, source: Source, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The span says unscored and why, the log has it once, and then only probes are sent."""
-    with running(judge=Refusal(said), source=source) as app:
-        names = app.run_turns(1)
-        assert app.handle.flush()
-        spans = app.arrived(names, wait=True)
-        app.run_turns(2)
-        assert app.handle.flush()
-        app.stop()
-        counts = turns_counted(app.receiver)
-        assert counts[("unscored", "unparsable")] >= 1
-        assert counts.keys() <= {("unscored", "unparsable"), ("error", "circuit_open")}
-        assert sum(counts.values()) == 3
-    for span in spans:
-        assert span.attributes["rag.evaluation.status"] == "unscored"
-        assert span.attributes["rag.evaluation.reason"] == "unparsable"
-        assert span.attributes["rag.evaluation.judge"] == "m-chatty"
-        assert "rag.evaluation.label" not in span.attributes
-    said_once = [r.getMessage() for r in caplog.records if "no metric can use" in r.getMessage()]
-    assert len(said_once) == 1
-    assert "m-chatty" in said_once[0]
-    assert not said or said not in said_once[0]
-
-
 @SOURCES
 def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     """Each score is also an event parented to the span, and a histogram point with an exemplar."""
@@ -157,23 +110,6 @@ def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     assert all(point.count == 1 and len(point.bounds) == 19 for point in points)
     assert {e[1] for point in points for e in point.exemplars} == {span_id}
     assert span.attributes["rag.evaluation.context_relevance.explanation"] == "backed"
-
-
-@pytest.mark.parametrize("spans", ["essential", "none"])
-def test_shutdown_gives_evaluations_without_a_span_their_grace(spans: str) -> None:
-    """Scores that no span waits for any more, or ever did, still reach the events at the end."""
-    judge = GatedJudge()
-    settings: Any = {"hold_seconds": 0.05, "shutdown_seconds": 30.0, "spans": spans}
-    with running(judge=judge, source="runs", **settings) as app:
-        app.run_turns(2)
-        judge.asked.result(10)
-        assert pipeline_of(app.handle).store.wait_left(10)
-        stopping = threading.Thread(target=app.stop)
-        stopping.start()
-        judge.open()
-        stopping.join()
-        assert turns_counted(app.receiver) == {("scored", None): 2}
-        assert len(app.receiver.logs()) == 8
 
 
 @SOURCES

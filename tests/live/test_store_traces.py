@@ -100,14 +100,6 @@ def test_a_trace_that_never_ends_is_read_when_it_is_old() -> None:
     assert chain.is_recording()
 
 
-def test_spans_that_come_late_are_waited_for() -> None:
-    """LangSmith hands its spans over some time after they ended."""
-    seen = Watched()
-    span = seen.tracer.start_span("run", attributes={"langsmith.span.kind": "chain"})
-    span.end()
-    assert [seen.after(4.0), seen.after(2.0)] == [0, 1]
-
-
 def test_a_turn_is_taken_out_of_a_trace_that_goes_on() -> None:
     """Below a session a turn is over when it has been quiet for a moment; the rest stays."""
     seen = Watched()
@@ -237,14 +229,3 @@ def test_bytes_are_bounded_too() -> None:
     huge.end()
     assert seen.evicted[-1].trace_id == huge.get_span_context().trace_id
     assert len(seen.store.traces) == before
-
-
-def test_what_is_held_counts_once() -> None:
-    """Turns of one trace do not each count for all of it: there would be no room for a batch."""
-    seen = Watched()
-    session = seen.plain.start_span("session")
-    sizes = []
-    for number in range(1, 30):
-        seen.turn(number, session).end()
-        sizes.append(seen.held["chain"])
-    assert max(sizes[1:]) < 2 * min(sizes)

@@ -267,13 +267,6 @@ def test_unmet_need_is_an_error() -> None:
     assert "faithfulness" not in told
 
 
-def test_ids_of_contexts_meet_the_need_for_ids() -> None:
-    """Retrieved ids may be part of the contexts."""
-    row = {"contexts": [{"text": "a", "id": "1"}], "expected_ids": ["1"]}
-    assert needs_met(open_dataset([row]), "mrr")
-    assert needs_met(open_dataset([Sample(retrieved_ids=["1"], relevant_ids=["1"])]), "mrr")
-
-
 def test_extra_meets_the_need_of_a_custom_metric() -> None:
     """A need that is no field of `Sample` is looked up in ``extra``."""
 

@@ -263,23 +263,6 @@ def test_colours_have_contrast() -> None:
             assert (high + 0.05) / (low + 0.05) >= 4.5, colour
 
 
-@pytest.mark.slow
-def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
-    """In any order in the file; with services, trace ids and unscored turns."""
-    traced = [
-        span(i, f__score=value, f__version="v", judge="j", f__label="fail")
-        for i, value in enumerate(falling(900, at=700))
-    ]
-    shuffled = [*traced[450:], *traced[:450], span(990, status="overload")]
-    found = parsed(page_of(jsonl(tmp_path / "spans.json", shuffled)))
-    assert "services: shop" in found.text
-    assert "2023-11-14 22:13:20 UTC to 2023-11-14 22:28:19 UTC" in found.text
-    assert re.search(r"fell from about 2023-11-14 22:2[45]:\d\d UTC on", found.text)
-
-    assert "overload" in found.text
-    assert "trace 0000" in found.text
-
-
 def test_page_size_is_bounded(tmp_path: Path) -> None:
     """Of names that change with every row the first or most frequent are shown."""
     rows = [
