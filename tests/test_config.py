@@ -209,30 +209,6 @@ def test_an_unknown_model_is_answered_by_the_known_ways(option: str, value: obje
         Config(**{option: value})
 
 
-@pytest.mark.parametrize(
-    ("environ", "options", "embedder"),
-    [
-        ({}, {}, "hashing"),
-        ({"RAG_EVAL_JUDGE": "openai/gpt-x"}, {}, "openai/text-embedding-3-small"),
-        ({}, {"judge": "openai/gpt-x"}, "openai/text-embedding-3-small"),
-        ({"RAG_EVAL_JUDGE": "openai/gpt-x"}, {"judge": "lexical"}, "hashing"),
-        ({"RAG_EVAL_JUDGE": "openai/gpt-x", "RAG_EVAL_EMBEDDER": "hashing"}, {}, "hashing"),
-        ({}, {"judge": LexicalJudge()}, "hashing"),
-        ({"OPENAI_BASE_URL": "http://gpu:8000/v1"}, {"judge": "openai/qwen"}, "hashing"),
-        (
-            {"OPENAI_BASE_URL": "https://api.openai.com/v1"},
-            {"judge": "openai/gpt-x"},
-            "openai/text-embedding-3-small",
-        ),
-    ],
-)
-def test_the_embedder_follows_the_judge(
-    environ: dict[str, str], options: dict[str, Any], embedder: str
-) -> None:
-    """Where the judge is hosted, so are embeddings, unless it says otherwise."""
-    assert Config.from_env(environ, **options).embedder == embedder
-
-
 def test_a_key_is_never_shown() -> None:
     """Neither a configuration nor a copy of it shows the key when printed."""
     config = Config(judge=OpenAIJudge("m", api_key="sk-secret"))

@@ -57,14 +57,10 @@ def retrievals(captured: Capture) -> list[Any]:
     return [span for span in captured.spans if span.name.startswith("retrieval")]
 
 
-def documents_of(pairs: list[tuple[Document, float]]) -> list[Document]:
-    return [document for document, _ in pairs]
-
-
 SEARCHES: dict[str, Callable[[InMemoryVectorStore], list[Document]]] = {
     "text": lambda s: s.similarity_search(QUESTION, k=2),
     "named": lambda s: s.similarity_search(query=QUESTION, k=2),
-    "scores": lambda s: documents_of(s.similarity_search_with_score(QUESTION, k=2)),
+    "scores": lambda s: [document for document, _ in s.similarity_search_with_score(QUESTION, k=2)],
     "vector": lambda s: s.similarity_search_by_vector(VECTOR, k=2),
     "diverse": lambda s: s.max_marginal_relevance_search(QUESTION, k=2, fetch_k=2),
     "diverse by vector": lambda s: s.max_marginal_relevance_search_by_vector(

@@ -235,6 +235,22 @@ def test_requests_under_way_can_be_given_up() -> None:
     assert ask.ledger.usage == Usage(judge_requests=2)
 
 
+def test_what_waits_is_not_sent_after_giving_up() -> None:
+    """Questions put in the last moment cost no request, and whoever put them is told so."""
+    judge = FakeJudge(answers())
+    ask = Ask(judge)
+
+    async def use(_: VirtualLoop) -> object:
+        waiting = asyncio.ensure_future(ask(STATEMENTS))
+        await asyncio.sleep(0)
+        ask.cancel()
+        return (await asyncio.gather(waiting, return_exceptions=True))[0]
+
+    assert isinstance(in_virtual_time(use), JudgeTimeoutError)
+    assert judge.requests == []
+    assert ask.ledger.usage == Usage()
+
+
 class Watched(VirtualLoop):
     """An event loop with virtual time that remembers its timers."""
 

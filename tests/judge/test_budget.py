@@ -362,6 +362,17 @@ def test_with_a_wrong_argument_of_redis_the_process_counts_alone() -> None:
     assert admitted(Budget(limits, shared=counts), 5) == 3
 
 
+@pytest.mark.slow
+def test_the_url_may_say_how_long_to_wait(redis_url: str) -> None:
+    """``socket_timeout`` in the URL replaces the time that a call waits for Redis."""
+    limits = limits_of("1 requests/day", where="budget")
+    counts = RedisCounts(f"{redis_url}?socket_timeout=60&socket_connect_timeout=60", limits)
+    client = redis.Redis.from_url(redis_url)
+    client.client_pause(2_000, all=False)  # type: ignore[no-untyped-call]
+    assert asyncio.run(counts.take([1])) is not None
+    client.close()
+
+
 @pytest.mark.parametrize(
     "url",
     [

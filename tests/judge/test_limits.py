@@ -179,8 +179,10 @@ def test_random_failures_cost_few_turns(
     assert server.endpoint.state.retries <= 600
 
 
-@pytest.mark.parametrize("at_once", [1, 16])
-def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(at_once: int) -> None:
+@pytest.mark.parametrize(("at_once", "number"), [(1, 25), (16, 160)])
+def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(
+    at_once: int, number: int
+) -> None:
     """An hour of it costs a probe every half minute, and the first good probe ends it for all."""
     before, probes = list[float](), list[float]()
 
@@ -192,12 +194,12 @@ def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(at_once:
             return JudgeTransportError("500")
 
         server.outcome = outcome
-        found = await turns(server, 15 * at_once, at_once)
+        found = await turns(server, number, at_once)
         await asyncio.sleep(max(0.0, 3600 - server.clock()))
         return found + await turns(server, at_once, at_once)
 
     found, _ = run(use)
-    assert found == [False] * 15 * at_once + [True] * at_once
+    assert found == [False] * number + [True] * at_once
     assert len(before) <= 5 + min(LIVE.concurrency, 2 * at_once)
     pauses = [later - at - 0.1 for at, later in pairwise(probes)]
     least = [0.9 * min(30.0, 2.0**n) - 1e-6 for n in range(len(pauses))]
@@ -559,22 +561,16 @@ def failing(breaker: Breaker, times: int, outcome: Outcome = "transport") -> lis
     return [breaker.ended(outcome, is_probe=breaker.is_open, now=0, draw=0.0) for _ in range(times)]
 
 
-def test_a_text_that_is_too_long_does_not_open_a_breaker() -> None:
-    """A server that refuses a text answers, so the failures before are no outage."""
+@pytest.mark.parametrize(("outcome", "failures_left"), [("bad_request", 3), ("cancelled", 1)])
+def test_a_refused_text_or_a_cancelled_request_opens_no_breaker(
+    outcome: Outcome, failures_left: int
+) -> None:
+    """A server that refuses a text answers, which ends an outage; a cancellation says nothing."""
     breaker = Breaker(OPENING)
-    failing(breaker, 50, "bad_request")
+    failing(breaker, 50, outcome)
     failing(breaker, 2)
-    failing(breaker, 1, "bad_request")
-    assert failing(breaker, 3) == [None, None, "opened"]
-
-
-def test_a_request_that_is_cancelled_does_not_touch_a_breaker() -> None:
-    """It is neither a failure nor the end of failures."""
-    breaker = Breaker(OPENING)
-    failing(breaker, 50, "cancelled")
-    failing(breaker, 2)
-    failing(breaker, 1, "cancelled")
-    assert failing(breaker, 1) == ["opened"]
+    failing(breaker, 1, outcome)
+    assert failing(breaker, failures_left) == [*[None] * (failures_left - 1), "opened"]
 
 
 @pytest.mark.parametrize("outcome", ["ok", "bad_request"])

@@ -34,6 +34,19 @@ def statuses(exporter: InMemorySpanExporter) -> Counter[Any]:
     return Counter((span.attributes or {}).get("rag.evaluation.status") for span in spans)
 
 
+def test_span_in_flight_and_processor_added_later() -> None:
+    """A span that was open when we attached is held too; processors added later get everything."""
+    early, late = InMemorySpanExporter(), InMemorySpanExporter()
+    provider = provider_with(early)
+    span = provider.get_tracer("app").start_span("in flight", attributes=RECORDED)
+    handle = instrument(tracer_provider=provider, **usual_options())
+    provider.add_span_processor(SimpleSpanProcessor(late))
+    span.end()
+    assert handle.flush()
+    assert statuses(early) == statuses(late) == {"scored": 1}
+    handle.shutdown()
+
+
 def test_instrumenting_twice_gives_the_same_handle(caplog: pytest.LogCaptureFixture) -> None:
     """A provider is instrumented once; other options the second time are warned about."""
     provider = TracerProvider()

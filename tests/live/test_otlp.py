@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
 from pipeline import SOURCES, GatedJudge, Source, running, turns_counted
 from rag_eval_otel import Evaluation
+from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.live.instrument import pipeline_of
+from rag_eval_otel.types import Replies
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
@@ -87,6 +93,45 @@ def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source)
         assert {event.span_id for event in events} == {span.span_id}
         assert len(events) == 4
         assert turns_counted(app.receiver) == {("scored", None): 1}
+
+
+class Refusal:
+    """Replies of a model that refuses to judge, or does not follow the schema."""
+
+    model = "m-chatty"
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        return Replies(parts=read_parts(self._said, tasks), model=self.model)
+
+
+@SOURCES
+def test_a_judge_that_is_of_no_use_is_seen(
+    source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The span says unscored and why, the log has it once, and then only probes are sent."""
+    with running(judge=Refusal(said := "I can't help with that."), source=source) as app:
+        names = app.run_turns(1)
+        assert app.handle.flush()
+        spans = app.arrived(names, wait=True)
+        app.run_turns(2)
+        assert app.handle.flush()
+        app.stop()
+        counts = turns_counted(app.receiver)
+        assert counts[("unscored", "unparsable")] >= 1
+        assert counts.keys() <= {("unscored", "unparsable"), ("error", "circuit_open")}
+        assert sum(counts.values()) == 3
+    for span in spans:
+        assert span.attributes["rag.evaluation.status"] == "unscored"
+        assert span.attributes["rag.evaluation.reason"] == "unparsable"
+        assert span.attributes["rag.evaluation.judge"] == "m-chatty"
+        assert "rag.evaluation.label" not in span.attributes
+    said_once = [r.getMessage() for r in caplog.records if "no metric can use" in r.getMessage()]
+    assert len(said_once) == 1
+    assert "m-chatty" in said_once[0]
+    assert said not in said_once[0]
 
 
 @SOURCES

@@ -245,3 +245,23 @@ def test_without_a_thread_spans_leave_at_once(monkeypatch: pytest.MonkeyPatch) -
     kept.hold(span)
     assert clock.release(span, SCORED)
     assert exits.left == [(1, "scored")]
+
+
+def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
+    """No thread runs before it is needed; after a fork, the child needs one of its own."""
+    kept, swept = store(), threading.Event()
+    clock = Clock(kept, sweep=swept.set, leave=Exits().leave)
+    assert not clock.is_awake
+    clock.wake()
+    assert swept.wait(PATIENCE)
+    thread = clock._thread  # noqa: SLF001
+    assert thread is not None
+    clock.reset()
+    assert not clock.is_awake
+    clock.wake()
+    second = clock._thread  # noqa: SLF001
+    assert second not in {thread, None}
+    clock.stop()
+    second.join(PATIENCE)
+    assert not clock.start()  # a span after the end starts no thread
+    thread.join(PATIENCE)

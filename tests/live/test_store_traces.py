@@ -100,6 +100,14 @@ def test_a_trace_that_never_ends_is_read_when_it_is_old() -> None:
     assert chain.is_recording()
 
 
+def test_spans_that_come_late_are_waited_for() -> None:
+    """LangSmith hands its spans over some time after they ended."""
+    seen = Watched()
+    span = seen.tracer.start_span("run", attributes={"langsmith.span.kind": "chain"})
+    span.end()
+    assert [seen.after(4.0), seen.after(2.0)] == [0, 1]
+
+
 def test_a_turn_is_taken_out_of_a_trace_that_goes_on() -> None:
     """Below a session a turn is over when it has been quiet for a moment; the rest stays."""
     seen = Watched()
