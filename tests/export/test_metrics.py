@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from endpoints import measurement
+from endpoints import measurement, report
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.export.metrics import InstrumentSink, Tally, outcome_of
@@ -207,6 +207,25 @@ def test_requests_and_the_breaker_of_an_endpoint_are_reported() -> None:
     assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
     assert found["rag.evaluation.endpoint.in_flight"] == {("judge m",): 0}
     assert found["rag.evaluation.endpoint.pause"] == {("judge m",): 0}
+
+
+@pytest.mark.parametrize("pipelines", [1, 3])
+def test_a_request_is_counted_once_for_all_pipelines_that_share_a_judge(pipelines: int) -> None:
+    """Pipelines with one judge, beside each other or in turn, count a request once."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    endpoint = Endpoint("judge m", Limits(concurrency=16))
+    kept = []
+    for _ in range(pipelines):
+        sink = InstrumentSink(meters)
+        sink.watch(Queue(0), [measurement(endpoint), measurement(endpoint)])  # of a cascade
+        kept.append(sink)
+    report(endpoint, "ok", not_sent="circuit_open")
+    found = points(reader)
+    assert found["rag.evaluation.endpoint.attempts"] == {("judge m", "ok"): 1}
+    assert found["rag.evaluation.endpoint.duration"] == {("judge m", "ok"): 1}
+    assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
+    assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
 
 
 @pytest.mark.parametrize(("value", "reported"), [("true", True), ("false", False), ("", False)])

@@ -19,6 +19,7 @@ from rag_eval_otel import config as options_module
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, OpenAIEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, MissingDependencyError
+from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge, chosen_models
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Rating
@@ -309,6 +310,15 @@ def test_a_provider_of_another_package(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING):
         assert Config.from_env({}, judge="acme/j").embedder == "hashing"
     assert "no embedder is named beside the judge acme/j" in caplog.text
+
+
+@pytest.mark.usefixtures("installed")
+def test_our_own_providers_stay_ours() -> None:
+    """A package cannot replace a judge of ours, and a provider needs a model."""
+    assert isinstance(build_plain_judge(Config(judge="lexical")), LexicalJudge)
+    assert isinstance(build_plain_judge(Config(judge="openai/m")), OpenAIJudge)
+    with pytest.raises(ConfigError, match="did you mean 'acme/<model>'"):
+        Config(judge="acme")
 
 
 SNIPPETS = re.findall(

@@ -152,6 +152,20 @@ def test_feedback_on_a_held_turn_is_on_its_span() -> None:
         assert found["rag.feedback.expert.score"] == 0.2
 
 
+def test_feedback_before_its_turn_is_compared_later() -> None:
+    """Feedback with ids may come before the trace has ended."""
+    with attached(metrics=["faithfulness"], thresholds={"faithfulness": 0.5}) as app:
+        chain = app.chain()
+        app.retrieve(1, chain)
+        record_feedback(1, trace_id=ids(chain)["trace_id"])
+        assert app.handle.stats.failures == {}
+        app.generate(1, chain)
+        chain.end()
+        assert app.handle.flush()
+        assert agreement(app)["overall", "pass", "pass"] == 1
+        assert app.handle.stats.feedback == {"joined": 1}
+
+
 def test_the_id_of_a_langchain_run_names_the_turn() -> None:
     """Applications choose the id of the root run, and do not know the ids of spans."""
     chain = rag(KeywordRetriever(), ScriptedChat(reply=saying("In 1987.")))
