@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -57,7 +58,7 @@ MAX_TEXT_CHARS: Final = 100_000
 """The default of the option ``max_text_chars``: about fifty pages."""
 
 _HELD_BYTES: Final = 64 * 1024  # of text, for each span of ``max_held``
-_LONG_TURN: Final = 64  # times that, for one long turn where ``max_held`` is low
+_LEAST_HELD: Final = 64  # spans whose bytes are allowed in any case: enough for one long turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +110,7 @@ class Config:
     scores of ``cascade`` alone.
     """
     redis: str | None = field(default=None, repr=False)
-    """The URL of a Redis or Valkey server in which several processes share the budget.
-
-    Each process counts its own turns.
-    """
+    """The URL of a Redis or Valkey server for a budget of several processes, except for turns."""
 
     # Limits
     hold_seconds: Annotated[float, (0, 3600)] = 10.0
@@ -169,20 +167,18 @@ class Config:
         check_model("judge", self.judge, shown=_shown("judge"))
         check_model("embedder", self.embedder, shown=_shown("embedder"))
         if self.cascade is not None:
-            self._check_cascade()
+            check_model("judge", self.cascade, shown=_shown("cascade"))
+            if self.cascade == self.judge:
+                cause = f"and judge must differ, not both {self.judge!r}"
+                raise ConfigError(f"{_shown('cascade')} {cause}")
+            if min(self.base_rate, *(rule.rate for rule in self.sampling_rules), 1) <= 0:
+                msg = "with a cascade, sample_rate and the rates of its rules must be above 0"
+                raise ConfigError(msg)
         if not self.limits and self.redis is not None:
             msg = f"{_shown('redis')} has no effect without a budget, such as budget='5 USD/day'"
             raise ConfigError(msg)
         if self.prices is not None:
             load_prices(self.prices)
-
-    def _check_cascade(self) -> None:
-        check_model("judge", self.cascade, shown=_shown("cascade"))
-        if self.cascade == self.judge:
-            raise ConfigError(f"{_shown('cascade')} and judge must differ, not both {self.judge!r}")
-        if min(self.base_rate, *(rule.rate for rule in self.sampling_rules), 1) <= 0:
-            msg = "with a cascade, sample_rate and the rates of its rules must be above 0"
-            raise ConfigError(msg)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -194,28 +190,29 @@ class Config:
 
     @property
     def sampling_rules(self) -> tuple[SamplingRule, ...]:
-        return tuple(rule for rule in self._rules if rule.match)
+        rules = () if isinstance(self.sample_rate, float) else self.sample_rate
+        return tuple(rule for rule in cast("Sequence[SamplingRule]", rules) if rule.match)
 
     @property
     def base_rate(self) -> float:
-        return next((rule.rate for rule in self._rules if not rule.match), 1.0)
-
-    @property
-    def _rules(self) -> Sequence[SamplingRule]:
         if isinstance(self.sample_rate, float):
-            return [SamplingRule(match={}, rate=self.sample_rate)]
-        return cast("Sequence[SamplingRule]", self.sample_rate)
+            return self.sample_rate
+        rules = cast("Sequence[SamplingRule]", self.sample_rate)
+        return next((rule.rate for rule in rules if not rule.match), 1.0)
 
     @property
     def max_held_bytes(self) -> int:
-        """The most bytes of text in spans that wait for scores; one long turn always has room."""
-        return max(self.max_held, _LONG_TURN) * _HELD_BYTES
+        """The most bytes of text in all spans that wait for scores: 4 MiB or more."""
+        return max(self.max_held, _LEAST_HELD) * _HELD_BYTES
 
     @classmethod
     def from_env(
         cls, environ: Mapping[str, str] | None = None, **options: Unpack[ConfigOptions]
     ) -> Config:
-        """Return a `Config` with the options of the environment; ``options`` take precedence."""
+        """Return a `Config` from ``environ`` (``os.environ``); ``options`` take precedence.
+
+        Raises `ConfigError` for an unknown option, and for a value that cannot be used.
+        """
         environ = os.environ if environ is None else environ
         texts = {name: environ.get(variable(name)) for name in _HINTS}
         chosen: dict[str, Any] = {name: _parse(name, text) for name, text in texts.items() if text}
@@ -234,7 +231,7 @@ class Config:
 
 
 class ConfigOptions(TypedDict, total=False):
-    """The fields of `Config` as keyword arguments; a test compares the two."""
+    """The fields of `Config` as keyword arguments."""
 
     metrics: Sequence[str | MetricLike]
     judge: str | JudgeLike | ChatModel
@@ -270,7 +267,11 @@ _HINTS: Final[Mapping[str, Any]] = get_type_hints(Config, include_extras=True)
 
 
 def allowed_values(name: str) -> str:
-    """Return the allowed values of the option ``name``; empty if its type says too little."""
+    """Say in words what the option ``name`` may be, as in ``a number between 0 and 3,600``.
+
+    The words are for error messages and docs; they are empty unless the option is a number with
+    limits, a choice of texts, or a switch.
+    """
     hint = _HINTS[name]
     if get_origin(hint) is Annotated:
         kind, (low, high) = get_args(hint)
@@ -320,7 +321,7 @@ def _shown(name: str) -> str:
 
 
 def raises_errors(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return the option ``raise_errors`` of the environment; under pytest, it is on by default."""
+    """Return ``RAG_EVAL_RAISE_ERRORS``; if it is not set, return True only under pytest."""
     text = environ.get(variable("raise_errors"))
     return _parse("raise_errors", text) is True if text else "PYTEST_CURRENT_TEST" in environ
 
@@ -366,7 +367,10 @@ _LIMIT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The maximum ``amount`` in any window of ``seconds`` seconds; infinite: the whole run."""
+    """At most ``amount`` of ``unit`` (such as ``tokens`` or ``USD``) in any ``seconds`` seconds.
+
+    With infinite ``seconds``, the limit is for a whole run.
+    """
 
     amount: float
     unit: str
@@ -433,8 +437,9 @@ _HEAD = """\
 
 
 def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
-    """Return ``thresholds`` by name of the metric: a mapping, a TOML file, or ``name=0.8,other=1``.
+    """Return the threshold of each metric, by the metric's name.
 
+    ``thresholds`` is a mapping, the path of a TOML file, or a text such as ``name=0.8,other=1``.
     A `ConfigError` begins with ``where``, the option or variable. Names are not checked.
     """
     if isinstance(thresholds, os.PathLike) or str(thresholds).endswith(".toml"):
@@ -442,7 +447,11 @@ def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
     table = thresholds
     if isinstance(thresholds, str):
         pairs = [pair.partition("=") for pair in thresholds.split(",") if pair.strip()]
-        table = {name.strip(): _float(text.strip()) for name, _, text in pairs}
+        numbers: dict[str, Any] = {name.strip(): text.strip() for name, _, text in pairs}
+        for name, text in numbers.items():
+            with suppress(ValueError):
+                numbers[name] = float(text)
+        table = numbers
         if "" in table or len(table) < len(pairs):
             msg = f"{where}: name each metric once, as in faithfulness=0.8, not {thresholds!r}"
             raise ConfigError(msg)
@@ -456,13 +465,6 @@ def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
             msg = f"{where}: a threshold must be a number, as in {name}=0.8, not {value!r}"
             raise ConfigError(msg)
     return {str(name): float(value) for name, value in table.items()}
-
-
-def _float(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def read_thresholds(path: Path) -> dict[str, float]:

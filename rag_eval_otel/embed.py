@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from typing_extensions import Self
 
-
 _SIGN = 1 << 31  # the bit of a digest that gives the sign of a feature
 _MATRIX = 2  # dimensions of an array of row vectors
 _WINDOW = 0.05  # seconds for which texts are collected
@@ -63,15 +62,11 @@ class OpenAIEmbedder:
         retries: int = 3,
         client: AsyncOpenAI | None = None,
     ) -> None:
-        """Embed with ``model``; connect to the server with the first request only."""
+        """Embed with ``model``; the first request connects to the server."""
         self.model = model
+        kind = provider_of(provider)
         self._client = OpenAIClient(
-            provider_of(provider),
-            base_url=base_url,
-            api_key=api_key,
-            timeout=timeout,
-            retries=retries,
-            client=client,
+            kind, base_url, api_key=api_key, timeout=timeout, retries=retries, client=client
         )
         self._coding = {"encoding_format": "base64"}
         title = f"embedder {provider}/{model} at {self._client.address}"
@@ -88,7 +83,7 @@ class OpenAIEmbedder:
         return embedder
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``; callers may share a request."""
+        """Return a row for each of ``texts``; raise `JudgeError` on failure."""
         return await self._batches.embed(texts)
 
     async def _embed(self, texts: Sequence[str]) -> Vectors:
@@ -109,17 +104,16 @@ class OpenAIEmbedder:
 
 
 def _rows(payload: Mapping[str, Any], count: int) -> Vectors:
+    rows: dict[int, Vectors] = {}
     try:
-        rows = {item["index"]: _vector(item["embedding"]) for item in payload["data"]}
+        for item in payload["data"]:
+            row = item["embedding"]
+            if isinstance(row, str):
+                row = np.frombuffer(base64.b64decode(row), dtype="<f4")
+            rows[item["index"]] = np.asarray(row, dtype=np.float64)
         return np.stack([rows[i] for i in range(count)])
     except (KeyError, TypeError, ValueError) as error:
         raise UnparsableReplyError(f"not {count} vectors of one length: {error!r}") from error
-
-
-def _vector(value: str | Sequence[float]) -> Vectors:
-    if isinstance(value, str):
-        return np.frombuffer(base64.b64decode(value), dtype="<f4").astype(np.float64)
-    return np.asarray(value, dtype=np.float64)
 
 
 class LangChainEmbedder:
@@ -135,16 +129,16 @@ class LangChainEmbedder:
         self.model = name_of(embeddings)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector (row) for each of ``texts``; exceptions of LangChain are raised."""
+        """Return a row for each of ``texts``; exceptions of LangChain are raised."""
         return np.asarray(await self._call(list(texts)), dtype=np.float64)
 
 
 class HashingEmbedder:
-    """An offline embedder that hashes the words of a text into a vector, without any model.
+    """An offline embedder that hashes the words of a text into a vector of length 1.
 
-    Texts with content words in common have similar vectors. The vectors of two questions are more
-    similar if both ask for the same kind of thing (who, when, how many). The embedder does not know
-    what words mean: it is good for a first set-up, demos and tests.
+    Texts with content words in common have similar vectors, and so have questions that ask for the
+    same kind of thing (who, when, how many). The embedder does not know what words mean: it is good
+    for a first set-up, demos and tests.
     """
 
     model = "hashing"
@@ -154,7 +148,7 @@ class HashingEmbedder:
         self._dimensions = dimensions
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return a unit vector (row) for each of ``texts``; zero if a text has no words."""
+        """Return a row for each of ``texts``; the row of a text that has no words is zero."""
         rows = np.zeros((len(texts), self._dimensions))
         for row, text in zip(rows, texts, strict=True):
             for feature, weight in features(text[:MAX_CHARACTERS]).items():
@@ -166,7 +160,7 @@ class HashingEmbedder:
 
 
 class Embed:
-    """Sends the texts that metrics want to embed to an embedder, in few requests for a sample."""
+    """Embeds the texts of all metrics of one sample: texts asked for at once share a request."""
 
     def __init__(self, embedder: Embedder, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
@@ -239,8 +233,9 @@ class _Queue:
 class Batches:
     """Puts the texts of several callers, such as evaluations of several turns, into one request.
 
-    Callers that come while a request is under way are collected for 50 ms, or until they have 32
-    texts. If the server refuses a shared request, or replies 500, each caller's are sent alone.
+    While a request is under way, the texts of further callers are collected for 50 ms, or until
+    there are 32. If the server refuses a shared request, or replies 500, the texts of each caller
+    are sent in a request of their own.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], Awaitable[Vectors]]) -> None:

@@ -27,7 +27,7 @@ def names_in(value: str) -> tuple[str, ...]:
 
 
 def switch(text: str) -> bool:
-    """Return True for on, true, yes and 1, False for their opposites; else raise `ValueError`."""
+    """Read on, true, yes or 1 as True, and off, false, no or 0 as False; else `ValueError`."""
     word = text.strip().lower()
     if word not in _ON | _OFF:
         raise ValueError(f"must be on or off, not {text!r}")
@@ -38,17 +38,13 @@ def first_set(names: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     return next((environ[name] for name in names if environ.get(name)), None)
 
 
-def _is_true(name: str) -> bool:
-    return os.environ.get(name, "").strip().lower() == "true"
-
-
 def sdk_disabled() -> bool:
     """Return True if ``OTEL_SDK_DISABLED`` is ``true``: then this library does nothing."""
-    return _is_true("OTEL_SDK_DISABLED")
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def sdk_metrics_enabled() -> bool:
-    return _is_true("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED")
+    return os.environ.get("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "").strip().lower() == "true"
 
 
 def doctor_is_on() -> bool:
@@ -64,7 +60,7 @@ def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def exporter_names(signal: Signal, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the entry points of exporters that the ``OTEL_*`` variables name for ``signal``."""
+    """Return the names of the exporters for ``signal`` in ``OTEL_*``, as of entry points."""
     protocol = _otlp(signal, "PROTOCOL", environ)
     has_http_port = ":4318/" in _otlp(signal, "ENDPOINT", environ) + "/"
     is_http = protocol.startswith("http") if protocol else has_http_port

@@ -67,7 +67,7 @@ class JudgeAuthError(JudgeError):
 
 
 class JudgeRateLimitError(JudgeError):
-    """A request was refused (429), or not sent because the server demands too long a pause."""
+    """A request was refused (429), or not sent because the server demands a long pause."""
 
     reason = "rate_limited"
 
@@ -105,4 +105,4 @@ class UnparsableReplyError(JudgeError):
 
 
 class UnsuitableJudgeError(UnparsableReplyError):
-    """The judge cannot answer this kind of question, but another one may; quotes no text."""
+    """The judge cannot answer this kind of question; the message quotes no text of a user."""

@@ -93,14 +93,13 @@ def evaluate(
 ) -> Evaluation:
     """Score ``sample`` with ``metrics`` and return one score for each metric.
 
-    `evaluate` blocks, also while an event loop is running, as in a notebook; `aevaluate` is to be
-    awaited. ``metrics`` contains metrics, names of metrics or of sets, or functions of a sample. If
-    a metric fails, its score has the status ``error`` or ``undefined`` and a reason; the other
-    metrics go on. The options:
+    `evaluate` blocks, even in a notebook, where an event loop is running. ``metrics`` contains
+    metrics, names of metrics or of sets, or functions of a sample. If a metric fails, its score has
+    the status ``error`` or ``undefined`` and a reason; the other metrics go on. The options:
 
     - ``judge``, ``embedder``: objects, names as in `Config`, or LangChain models. By default, the
-      environment names them, or they are ``lexical`` and ``hashing``. One that is given by name is
-      made once and then reused in later calls.
+      environment names them, or they are ``lexical`` and ``hashing``. Later calls reuse a judge or
+      an embedder that is given by name.
     - ``share_requests``: whether questions of several metrics may share a request to the judge
       (default True).
     - ``repairs``: how often the judge is asked again if its reply does not parse (default 1).
@@ -128,7 +127,7 @@ def evaluate(
 async def aevaluate(
     sample: Sample, metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Evaluation:
-    """Score ``sample`` with ``metrics``, as `evaluate` does, within a running event loop."""
+    """Do what `evaluate` does, in the running event loop."""
     return await measurement_of(metrics, **options).of(sample)
 
 
@@ -157,7 +156,7 @@ def measurement_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Scores samples, for live scoring, `evaluate` and data sets; `evaluate` has the options."""
+    """Scores samples with the same metrics, judge and options; `evaluate` explains the options."""
 
     metrics: tuple[Metric, ...]
     judge: Judge
@@ -180,10 +179,9 @@ class Measurement:
         if not isinstance(model, str):
             kind = type(self.judge).__name__
             raise errors.ConfigError(f"a judge needs a `model` for versions; {kind} has none")
-        if self.budget is not None and not is_offline(self.judge):
-            self.budget.require_price(model, "judge")
-        if self.budget is not None and not is_offline(self.embedder):
-            self.budget.require_price(name_of(self.embedder), "embedder")
+        for part, of in (("judge", self.judge), ("embedder", self.embedder)):
+            if self.budget is not None and not is_offline(of):
+                self.budget.require_price(name_of(of), part)
 
     def prepared(self, sample: Sample) -> tuple[Sample, Mapping[str, int]]:
         return clipped(self.redactor.sample(sample), self.max_text_chars)
@@ -292,7 +290,7 @@ class Measurement:
             return [define(metric, reasons=self.explanations) for metric in self.metrics]
 
     def definitions(self) -> dict[str, str]:
-        """Return texts by metric; scores of equal samples and texts may stand for each other."""
+        """Return a text for each metric; if it is equal, scores of equal samples can be reused."""
         pair = (self.judge, self.embedder)
         names = [getattr(one, "model", "") or type(one).__qualname__ for one in pair]
         models = [f"{n}@{getattr(m, 'revision', None)}" for n, m in zip(names, pair, strict=True)]
@@ -307,7 +305,7 @@ class Measurement:
 
 
 def is_final(score: Score) -> bool:
-    """Return True if ``score`` may be kept for an equal sample: asking again would not help."""
+    """Return False if the metric failed in a way that may pass when it is measured again."""
     return score.status != "error" and score.reason not in _RETRIED
 
 
@@ -331,7 +329,7 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
 
 
 def definition_of(metric: Any, *, share_requests: bool, reasons: bool = False) -> str:
-    """Return the version of the scores of ``metric`` without the model: its name, hash and way."""
+    """Return `Score.version` up to the model: name, hash of prompts and options, and mode."""
     extra = ["reasons"] if reasons else []
     repeated = ["repeated"] if share_requests else []
     frame = ["frame", "closing", "schema", "complaint", *repeated, *extra]

@@ -35,7 +35,7 @@ log: Final = _Named(logging.getLogger("rag_eval_otel"), {})
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the class of ``error``, and the calls that raised it, the innermost first."""
+    """Return a line with the class of ``error`` and the calls that raised it, innermost first."""
     calls = list(deque(_calls(_traceback_of(error)), maxlen=_CALLS))
     return " < ".join([f"{_short(class_name(type(error)))} at {calls.pop()}", *reversed(calls)])
 
@@ -50,7 +50,7 @@ def _calls(traceback: TracebackType | None) -> Iterator[str]:
 
 
 def _short(name: str) -> str:
-    """Return the end of ``name``, which may be any text, as one printable line."""
+    """Return the last characters of ``name``, those that cannot be printed as ``?``."""
     return "".join(one if one.isprintable() else "?" for one in name[-_MAX_NAME:])
 
 

@@ -24,14 +24,18 @@ _RELEASE = re.compile(r"[-@](?:\d{4}-?\d{2}-?\d{2}|\d{4}|latest|preview)(?:-v\d(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The prices of one million tokens; an embedder has no ``output``."""
+    """The prices of one million tokens. The price of an embedder has no ``output``.
+
+    ``cached_input`` is for tokens of a prompt that the provider had in its cache; the default is
+    the price ``input``.
+    """
 
     input: float
     output: float | None = None
     cached_input: float | None = None
 
     def of(self, usage: Usage) -> float:
-        """Return what the tokens in ``usage`` cost; replies without a price cost nothing."""
+        """Return what the tokens in ``usage`` cost; if ``output`` is None, replies are free."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         kept = self.input if self.cached_input is None else self.cached_input
         read = usage.prompt_tokens - cached + usage.embedding_tokens
@@ -44,10 +48,10 @@ _KEYS: Final = ("input", "output", "cached_input")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """A table of prices: ``models`` maps names of models to prices in ``currency``.
+    """The prices of models, in one currency; ``models`` maps names of models to their `Price`.
 
-    In USD, a model that is not in the table has its list price, if the library ``genai-prices``
-    (extra ``prices``) is installed and knows the model. It knows no embedders.
+    If ``currency`` is USD, a model that is not in ``models`` has the list price that the library
+    ``genai-prices`` (extra ``prices``) knows. That library has no prices of embedders.
     """
 
     models: Mapping[str, Price] = field(default_factory=dict)
@@ -69,10 +73,10 @@ class Prices:
         return _list_price(parts[-1]) if self.currency == "USD" else None
 
     def cost_of(self, usage: Usage, *, judge: tuple[str, ...], embedder: str) -> float | None:
-        """Return what ``usage`` costs, or None if a price is not known, which is logged once.
+        """Return what ``usage`` costs; None, with a warning in the log, if a price is unknown.
 
-        ``judge`` are names of the judge's model: the first name with a price counts. The price of
-        the ``embedder`` counts for embedded texts.
+        ``judge`` has names of the judge's model, of which the first with a known price counts.
+        ``embedder`` is the name of the model that embedded texts.
         """
         judged = replace(usage, embedding_tokens=0)
         embedded = Usage(embedding_tokens=usage.embedding_tokens)
@@ -86,7 +90,7 @@ class Prices:
         return None if math.isnan(total) else total
 
     def cost(self, model: str | None, usage: Usage) -> float | None:
-        """Return what the tokens in ``usage`` cost with ``model``, or None if it has no price."""
+        """Return what the tokens in ``usage`` cost with ``model``; None if its price is unknown."""
         price = self.price_of(model) if model else None
         if price is None or (price.output is None and usage.completion_tokens):
             return None
@@ -95,7 +99,7 @@ class Prices:
 
 @lru_cache(maxsize=100)  # a gateway may give each reply another name
 def _list_price(model: str) -> Price | None:
-    """Return the list price of ``model``, for prompts of ordinary length; None if not known."""
+    """Return the price of ``model`` in ``genai-prices``, for prompts of ordinary length."""
     try:
         library = import_module("genai_prices")
         usages = [{"input_tokens": 1000}, {"output_tokens": 1000}]

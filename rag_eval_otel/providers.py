@@ -48,7 +48,7 @@ class Provider:
         return self.judge == _OPENAI_JUDGE
 
     def address(self, base_url: str | None) -> str | None:
-        """Return the URL of the endpoint; add scheme and path if ``base_url`` lacks them."""
+        """Return the URL of the endpoint: ``base_url``, with scheme and path if it has none."""
         if not base_url or self.base_url is None:
             return base_url or self.base_url
         url = base_url if "://" in base_url else f"http://{base_url}"
@@ -162,7 +162,7 @@ def provider_of(name: str) -> Provider:
 
 
 def parts_of(name: str) -> tuple[Provider, str] | None:
-    """Split ``name``, as in ``openai/gpt-4o``; None without a model or with an unknown provider."""
+    """Return provider and model of a name such as ``openai/gpt-4o``, or None for other names."""
     provider, _, model = name.partition("/")
     if model and provider in PROVIDERS:
         return PROVIDERS[provider], model
@@ -171,7 +171,7 @@ def parts_of(name: str) -> tuple[Provider, str] | None:
 
 
 def check_model(part: Part, value: object, *, shown: str) -> None:
-    """Raise `ConfigError`, which begins with ``shown``, unless ``value`` can be such a ``part``."""
+    """Raise `ConfigError`, beginning with ``shown``, unless ``value`` is or names a ``part``."""
     own, langchain, kind = _FORMS[part]
     names = REGISTRIES[part].names()
     if isinstance(value, str):
@@ -192,7 +192,6 @@ def check_model(part: Part, value: object, *, shown: str) -> None:
 
 
 def _nearest(part: Part, name: str) -> str | None:
-    """Return the valid name that is most like the wrong ``name``, or None if none is similar."""
     head, _, model = name.partition("/" if "/" in name else ":")
     names, lowered = REGISTRIES[part].names(), head.lower()
     for provider in _ALL:

@@ -21,11 +21,11 @@ _IMPORT_ERRORS = (  # of a module that is missing or broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Find the objects of one ``kind`` by name; names in ``also`` are no objects."""
+    """Finds objects of one ``kind`` by name: those in ``built_in`` and those of other packages."""
 
     kind: str
     built_in: Mapping[str, str]
-    also: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # further names for error messages
 
     @property
     def group(self) -> str:

@@ -6,34 +6,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
 
 Facts: TypeAlias = Mapping[str, Sequence[object]]
 """What rules can match: names such as ``route`` or ``http.route``, each with its values."""
 
-Stage: TypeAlias = Literal["judge", "offline"]
-"""Which judge made the scores: the judge, or the offline judge of a cascade."""
-
 _SPECIAL: Final = frozenset({"error", "feedback"})
 _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How a turn was chosen for the judge that scored it.
-
-    ``probability`` is the probability, above 0, with which turns like this one were chosen.
-    ``is_targeted`` is True if the turn was chosen only because turns like it are chosen more often
-    than others. The turns that are not targeted are a uniform sample. ``reason`` says why the turn
-    has only offline scores, although it was chosen for the judge.
-    """
-
-    probability: float = 1.0
-    stage: Stage = "judge"
-    is_targeted: bool = False
-    reason: Literal["budget"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +22,8 @@ class SamplingRule:
     """Evaluate the fraction ``rate`` (0 to 1) of the turns to which all entries of ``match`` apply.
 
     The keys of ``match`` are ``route``, ``model``, ``error``, ``feedback``, ``metadata.<name>`` or
-    the name of a span attribute. A text is a pattern, in which ``*`` stands for any characters; all
-    other characters stand for themselves. A list applies if one of its values does.
+    names of span attributes. A text is a pattern, in which ``*`` stands for any characters. A list
+    applies if one of its values does.
     """
 
     match: Mapping[str, Any]
@@ -138,7 +119,7 @@ def _is_like(value: object, wanted: object) -> bool:
 
 
 def _fits(value: str, pattern: str) -> bool:
-    """Compare in time that is linear in ``value``, whose length a request chooses."""
+    """Match ``*`` in time that is linear in ``value``, which comes from a request of a user."""
     first, *parts = pattern.split("*")
     if not parts or not value.startswith(first):
         return value == pattern

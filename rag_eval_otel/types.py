@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rag_eval_otel.sampling import Sampling
-
 Vectors: TypeAlias = "NDArray[np.float64]"
 EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
@@ -124,12 +122,12 @@ class Sample:
 
     @property
     def context_texts(self) -> tuple[str, ...]:
-        """The texts of the contexts in rank order, without blank texts."""
+        """The texts of the contexts in rank order; blank contexts are left out."""
         return tuple(p.text for p in self.contexts if p.text.strip())
 
     @property
     def ranked_ids(self) -> tuple[str, ...]:
-        """The ``retrieved_ids``, or the ids of the contexts if every context has an id."""
+        """The ``retrieved_ids``; if there are none, the ids of the contexts if all have one."""
         ids = tuple(p.id for p in self.contexts if p.id is not None)
         return self.retrieved_ids or (ids if len(ids) == len(self.contexts) else ())
 
@@ -205,10 +203,10 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens + self.embedding_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in COUNTS})
 
 
-_COUNTS = tuple(Usage.__dataclass_fields__)
+COUNTS = tuple(Usage.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,10 +254,7 @@ class Score:
             raise ValueError(msg)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict that can be written as JSON, without the name of the metric.
-
-        This is the one encoding of a score. Empty fields are left out, except ``value``.
-        """
+        """Return ``value`` and all other fields that are not empty, except ``name``, for JSON."""
         entries: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
         counts = asdict(self.usage) if self.usage.tokens else {}
         entries["usage"] = {name: count for name, count in counts.items() if count}
@@ -267,8 +262,25 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a turn was chosen for the judge that scored it.
+
+    - ``probability``: the probability, above 0, with which turns like this one were chosen.
+    - ``stage``: which judge of a cascade made the scores: the judge, or the offline judge.
+    - ``is_targeted``: whether the turn was chosen only because turns like it are chosen more often
+      than others. The turns that are not targeted are a uniform sample.
+    - ``reason``: why the turn has only offline scores, although it was chosen for the judge.
+    """
+
+    probability: float = 1.0
+    stage: Literal["judge", "offline"] = "judge"
+    is_targeted: bool = False
+    reason: Literal["budget"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRef:
-    """The identity of an evaluated span, as plain numbers instead of OpenTelemetry's types."""
+    """The ids of an evaluated span, as in OpenTelemetry's ``SpanContext``."""
 
     trace_id: int
     span_id: int
@@ -318,7 +330,10 @@ class Evaluation:
 
     @property
     def judged(self) -> tuple[tuple[str, Evaluation], ...]:
-        """The scores of a cascade's offline judge under the prefix ``offline.``, and the others."""
+        """Pairs of a prefix for names of scores and the evaluation with these scores.
+
+        The prefix is ``offline.`` for the scores of a cascade's offline judge, else empty.
+        """
         is_offline = self.sampling is not None and self.sampling.stage == "offline"
         offline, own = (self, None) if is_offline else (self.offline, self)
         pairs = (("offline.", offline), ("", own))
@@ -396,7 +411,7 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replies:
-    """A judge's replies to a request: ``parts`` has a reply or an error for each task, in order."""
+    """A judge's response: ``parts`` has a `Reply` or a `JudgeError` for each task, in order."""
 
     parts: tuple[object, ...]
     model: str
@@ -405,11 +420,12 @@ class Replies:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the evaluation of a turn ended, for the span of the turn.
+    """How the evaluation of a turn ended, for the attributes of the turn's span.
 
-    ``status`` becomes ``rag.evaluation.status`` of the span; None if there was nothing to evaluate.
-    ``reason`` says why the turn was skipped or has no scores. ``contexts`` says whether the
-    contexts were read from a retrieval, a tool or the prompt. ``feedback`` came before the end.
+    - ``status``: the value of ``rag.evaluation.status``; None if there was nothing to evaluate.
+    - ``reason``: why the turn was skipped or has no scores.
+    - ``contexts``: where the contexts were read: from a retrieval, a tool or the prompt.
+    - ``feedback``: what people said about the answer before the evaluation ended.
     """
 
     status: HoldStatus | None = None
@@ -434,17 +450,19 @@ class Sink(Protocol):
     """A function, or an object that can be called, which gets every finished evaluation.
 
     It is called on the evaluator's thread. An exception is counted and logged, and not raised
-    again. An object may have three methods. ``close()`` is called at shutdown. Before it, and at a
-    flush, ``flush(timeout)`` is called after the spans were exported. It returns False if it could
-    not send everything in ``timeout`` seconds. ``emit_feedback(feedback)`` gets each `Feedback` of
-    people, perhaps before the scores of the same turn.
+    again. An object may also have these methods:
+
+    - ``flush(timeout)`` is called at a flush and at shutdown, after the spans were exported. It
+      returns False if it could not send everything in ``timeout`` seconds.
+    - ``close()`` is called at shutdown.
+    - ``emit_feedback(feedback)`` gets each `Feedback`, perhaps before the scores of its turn.
     """
 
     def __call__(self, evaluation: Evaluation, /) -> object: ...
 
 
 class MetricLike(Protocol):
-    """A metric, in annotations of options. `Metric` is the full protocol."""
+    """A metric, in annotations of options. `Metric` is the protocol with all types."""
 
     @property
     def name(self) -> str: ...
@@ -455,7 +473,7 @@ class MetricLike(Protocol):
 
 
 class JudgeLike(Protocol):
-    """A judge, in annotations of options. `Judge` is the full protocol."""
+    """A judge, in annotations of options. `Judge` is the protocol with all types."""
 
     @property
     def model(self) -> str: ...

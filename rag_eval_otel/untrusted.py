@@ -21,7 +21,7 @@ Redaction: TypeAlias = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Pass texts through ``function``, whose failure raises `RedactionError`."""
+    """Replaces texts by what ``function`` returns for them; its failure is a `RedactionError`."""
 
     function: Redaction | None = None
 
@@ -56,7 +56,7 @@ class Redactor:
         )
 
     def value(self, value: Any) -> Any:
-        """Return the value of a span attribute with its texts redacted, also those in JSON."""
+        """Redact all texts in the value of a span attribute, also those inside JSON."""
         if isinstance(value, str):
             with suppress(ValueError, RecursionError):
                 if value.lstrip()[:1] in {"[", "{"}:
@@ -121,12 +121,12 @@ def visible(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Return ``text`` without hidden characters, and with broken control tokens, for a prompt."""
+    """Make ``text`` safe for a prompt: `visible`, and with a backslash in each control token."""
     return _CONTROL_TOKEN.sub(r"\g<0>\\", visible(text))
 
 
 def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
-    """Return the signs in ``texts`` of an attempt to steer the judge, sorted; usually none."""
+    """Return the signs, sorted, that ``texts`` try to steer the judge; usually there are none."""
     shown = list(texts)
     signs: tuple[Suspicion, ...] = ()
     if any(map(_CONTROL_TOKEN.search, shown)):
@@ -140,7 +140,7 @@ _NO_LETTERS = re.compile("(?:[^\\w\x00-\x7f]|[\uff9e\uff9f]){30}")  # two accent
 
 
 def accents_apart(text: str) -> str:
-    """Return ``text`` with a space after each 30 accents, which are sorted in quadratic time."""
+    """Insert a space after each 30 accents, because normalisation takes quadratic time."""
 
     def apart(match: re.Match[str]) -> str:
         has_accents = any(map(unicodedata.combining, unicodedata.normalize("NFKD", match[0])))

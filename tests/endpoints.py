@@ -4,7 +4,7 @@ from opentelemetry.metrics import Observation
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import Measurement
-from rag_eval_otel.judge.limits import AttemptResult, Endpoint, Outcome
+from rag_eval_otel.judge.limits import Endpoint, Outcome
 from rag_eval_otel.judge.models import ProtectedJudge
 from rag_eval_otel.testing import FakeJudge
 
@@ -24,6 +24,6 @@ class Left:
 def report(endpoint: Endpoint, *outcomes: Outcome, not_sent: str | None = None) -> None:
     for outcome in outcomes:
         for observe in endpoint.observers:
-            observe(AttemptResult(endpoint=endpoint.name, outcome=outcome, seconds=0.4))
+            observe(outcome, 0.4)
     for tell in endpoint.refusal_observers if not_sent else ():
-        tell(endpoint.name, not_sent or "")
+        tell(not_sent or "")

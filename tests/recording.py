@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -22,7 +23,7 @@ from opentelemetry.trace import Span, SpanContext, Tracer
 from opentelemetry.util.types import Attributes
 
 from rag_eval_otel.capture.langchain import LangChainCapture
-from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree, TreeIntake
+from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config, ExportContent, Spans
@@ -139,21 +140,6 @@ class Capture:
         self.pipeline.submit_ended()
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotingIntake:
-    """Hands trees on to ``inner``; ``on_call`` is called first, with the name of the method."""
-
-    inner: TreeIntake
-    on_call: Callable[[str], None]
-
-    def finished(self, tree: RunTree) -> None:
-        self.on_call("finished")
-        self.inner.finished(tree)
-
-    def waiting(self) -> None:
-        self.on_call("waiting")
-
-
 def capture(
     *,
     spans: Spans = "essential",
@@ -188,7 +174,12 @@ def capture(
     scorer.turns = []
     pipeline = Pipeline(config, provider=provider, instruments=instruments, scorer=scorer)
     pipeline.clock.is_inline = True
-    pipeline.recorder = RunRecorder(NotingIntake(inner=pipeline, on_call=on_intake), **options)
+
+    def finished(tree: RunTree) -> None:
+        on_intake("finished")
+        pipeline.finished(tree)
+
+    pipeline.recorder = RunRecorder(finished, partial(on_intake, "waiting"), **options)
     processor = RagEvalSpanProcessor.of_pipeline(SimpleSpanProcessor(exporter), pipeline)
     provider.add_span_processor(processor)
     return Capture(

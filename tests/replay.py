@@ -24,9 +24,8 @@ from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.live.scorer import TurnJob
 from rag_eval_otel.runtime.threads import Job
-from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.semconv import EVALUATION_STATUS
-from rag_eval_otel.types import UNTOUCHED, Ending, Sample, SkipReason
+from rag_eval_otel.types import UNTOUCHED, Ending, Sample, Sampling, SkipReason
 
 if TYPE_CHECKING:
     from rag_eval_otel.live.scorer import TurnScorer

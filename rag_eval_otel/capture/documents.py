@@ -88,16 +88,12 @@ def ids_in(data: Any) -> Iterator[str]:
             yield from ids_in(item)
 
 
-def passages_of(items: Iterable[Mapping[str, Any]]) -> tuple[Passage, ...]:
-    """Return a `Passage` for each dict in ``items``, with its ``content``, ``id`` and ``score``."""
-    return tuple(
-        Passage(
-            text=str(item.get("content") or ""),
-            id=None if item.get("id") is None else str(item["id"]),
-            score=item["score"] if isinstance(item.get("score"), float) else None,
-        )
-        for item in items
-    )
+def distinct(passages: Iterable[Passage]) -> tuple[Passage, ...]:
+    """Return the first of ``passages`` with each text, regardless of white space."""
+    by_text: dict[str, Passage] = {}
+    for passage in passages:
+        by_text.setdefault(normalised(passage.text), passage)
+    return tuple(by_text.values())
 
 
 def window_of(text: object, metadata: object) -> dict[str, str]:
@@ -111,7 +107,7 @@ def window_of(text: object, metadata: object) -> dict[str, str]:
 
 
 def documents_in(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents that a tool returned as data, JSON or a repr, but not as one text."""
+    """Return the documents in a tool's result: data, JSON or a repr, but not one plain text."""
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
     if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
@@ -128,7 +124,7 @@ def _parsed(text: str) -> Any:
 
 def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
     if isinstance(data, str):
-        return _in_text(data, depth - 1)
+        return passages_in_text(data, depth - 1)
     if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
         data = data[0]
     if isinstance(data, Mapping):
@@ -157,7 +153,6 @@ def _is_message(data: Mapping[str, Any]) -> bool:
 
 
 def _is_block(item: Any) -> bool:
-    """Return True if ``item`` is a text block of a chat message."""
     is_text = isinstance(item, Mapping) and item.get("type") == "text"
     return is_text and isinstance(item.get("text"), str)
 
@@ -208,12 +203,8 @@ _STOP = re.compile("[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3
 _LETTER, _BLANK_LINE = re.compile(r"\w"), re.compile(r"\n[ \t]*\n")
 
 
-def passages_in_text(text: str) -> tuple[Passage, ...] | None:
+def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if nothing but blank lines separates them."""
-    return _in_text(text, _WITHIN)
-
-
-def _in_text(text: str, depth: int) -> tuple[Passage, ...] | None:
     if not depth:
         return None
     data = _of_data(_parsed(text), depth) if text.lstrip()[:1] in _OPENING else None
@@ -222,8 +213,8 @@ def _in_text(text: str, depth: int) -> tuple[Passage, ...] | None:
     parts = next((parts for form in _FORMS if (parts := form(text))), None)
     if parts is None:
         return None
-    bare = (_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts)
-    return tuple(p for one in bare if one for p in _in_text(one, depth - 1) or [Passage(text=one)])
+    texts = filter(None, (_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts))
+    return tuple(p for t in texts for p in passages_in_text(t, depth - 1) or [Passage(text=t)])
 
 
 def _of_strings(text: str) -> Sequence[str]:
@@ -240,7 +231,6 @@ def _of_tags(text: str) -> Sequence[str]:
 
 
 def _tagged(text: str, tag: re.Pattern[str]) -> tuple[list[str], str]:
-    """Return the texts between tags, and the text outside of them."""
     found, outside, name, begin = [], [], "", 0
     for mark in tag.finditer(text):
         if not name and not mark[1]:
@@ -283,7 +273,6 @@ def _of_fields(text: str) -> Sequence[str]:
 
 
 def _between(text: str, marks: Sequence[re.Match[str]]) -> Sequence[str]:
-    """Return the texts after each of the ``marks`` until the next one."""
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]
 
@@ -306,8 +295,8 @@ _FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
 def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
     """Return the documents in ``text``, or None if ``text`` does not show where they begin.
 
-    If nothing else separates them, each paragraph is one if all are lines of whole sentences, or if
-    one equals a text in ``known``.
+    Without other marks, paragraphs are documents if each is a line of whole sentences, or if one is
+    also a text in ``known``.
     """
     marked, parts = passages_in_text(text), paragraphs(text)
     if marked is not None:
@@ -385,7 +374,7 @@ class Block:
     question: str | None = None
 
     def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
-        """Return the documents in this text, ``count`` if it is given, or None if not clear."""
+        """Return the documents, or None if they cannot be separated, or not into ``count``."""
         if count is None:
             found = joined_lines(self.text)
             if found and len(found) > 1 and _ORDER.match(found[-1].text):
@@ -436,17 +425,14 @@ def _block_of(message: str) -> str | None:
 
 
 def _first_heading(lines: Sequence[str]) -> int | None:
-    """Return the index of the first line that is a heading of documents, or None.
-
-    It is a name such as "Context:", or an instruction with a colon at its end, unless a line above
-    has a colon at its end, too.
-    """
+    """Return the index of the first line that is a heading such as "Context:", or None."""
     is_below = False
     for number, line in enumerate(lines):
         if not line.strip():
             continue
         squeezed = _squeezed(line)
         found = _HEADING.match(squeezed)
+        # An instruction is a heading unless a line above has a colon at its end, too.
         if (found and found["colon"]) or (not is_below and _is_instruction(squeezed)):
             return number
         ends = line.rstrip().rstrip("*").endswith(":")

@@ -48,14 +48,14 @@ _DONE: Final = _Done()
 
 
 async def _pattern(*_: Any, **__: Any) -> None:
-    """Have the code object that makes `inspect` take an `_Event` for a coroutine function."""
+    """Lend its code object to `_Event`, which `inspect` then takes for a coroutine function."""
 
 
 class _Event:
-    """A method that `inspect` takes for a coroutine function, and that works when it is called.
+    """A method that runs when it is called, although `inspect` takes it for a coroutine function.
 
-    Asynchronous LangChain calls a plain handler in another thread, and not for a model's start if
-    another handler has set ``run_inline``.
+    Asynchronous LangChain calls other methods in a thread, and not for a model's start if another
+    handler has set ``run_inline``.
     """
 
     __code__: CodeType = _pattern.__code__
@@ -99,27 +99,27 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> None:
-        run = self._start("chain", serialized, event, note, inputs)
+        run = self._start("chain", serialized, event, inputs)
         if run is not None:
             run.is_prompt = event.get("run_type") == "prompt"
 
     @_event
     def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> None:
-        self._start("llm", serialized, event, note, messages[0] if messages else None)
+        self._start("llm", serialized, event, messages[0] if messages else None)
 
     @_event
     def on_llm_start(self, serialized: Any, prompts: Any, **event: Any) -> None:
-        self._start("llm", serialized, event, note, prompts[0] if prompts else None)
+        self._start("llm", serialized, event, prompts[0] if prompts else None)
 
     @_event
     def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> None:
-        self._start("retriever", serialized, event, note, query)
+        self._start("retriever", serialized, event, query)
 
     @_event
     def on_tool_start(self, serialized: Any, input_str: Any, **event: Any) -> None:
         arguments = event.get("inputs")
         asked = input_str if arguments is None else arguments
-        run = self._start("tool", serialized, event, note, asked)
+        run = self._start("tool", serialized, event, asked)
         if run is not None:
             run.description = (serialized or {}).get("description")
 
@@ -138,17 +138,17 @@ class LangChainCapture(BaseCallbackHandler):
     def on_llm_end(self, response: Any, **event: Any) -> None:
         run = self.find(event["run_id"])
         if run is None and self.find(event.get("parent_run_id")) is not None:
-            run = self._start("llm", None, event, note, None)
+            run = self._start("llm", None, event, None)
         if run is not None:
             self.end(run, partial(_note_reply, run), response)
 
     @_event
-    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
-        self.end(self.find(run_id), note, documents)
-
-    @_event
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         self.end(self.find(run_id), note, output)
+
+    @_event
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
+        self.end(self.find(run_id), note, documents)
 
     @_event
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
@@ -159,12 +159,7 @@ class LangChainCapture(BaseCallbackHandler):
     on_llm_error = on_retriever_error = on_tool_error = on_chain_error
 
     def _start(
-        self,
-        kind: Kind,
-        serialized: Mapping[str, Any] | None,
-        event: Mapping[str, Any],
-        noted: Callable[[Any], Any],
-        asked: Any,
+        self, kind: Kind, serialized: Mapping[str, Any] | None, event: Mapping[str, Any], asked: Any
     ) -> Run | None:
         if not self.enabled:
             return None
@@ -177,7 +172,7 @@ class LangChainCapture(BaseCallbackHandler):
         metadata = event.get("metadata") or {}
         run = recorder.start(kind, event["run_id"].int, parent, name, metadata)
         if run is not None:
-            run.asked = noted(asked)
+            run.asked = note(asked)
         return run
 
     def find(self, run_id: UUID | None) -> Run | None:
@@ -216,7 +211,7 @@ def active_run() -> tuple[LangChainCapture, Run] | None:
 
 
 class LangChainHook:
-    """Makes LangChain report all runs to our handler, in every thread; it cannot be taken back."""
+    """Makes LangChain call our handler for all runs in all threads; `remove` stops this."""
 
     _handler: LangChainCapture | None = None
     _unless: Callable[[], bool] | None = None
@@ -281,7 +276,9 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     if isinstance(value, BaseMessage):
         return _note_message(value, depth)
     if isinstance(value, Document):
-        return _note_document(value)
+        fields = value.__dict__  # read often: the model's own attribute access is slower
+        about = dict(fields.get("metadata") or {})
+        return {"page_content": fields["page_content"], "id": fields.get("id"), "metadata": about}
     if isinstance(value, PromptValue):
         return [_note_message(message, depth + 1) for message in value.to_messages()]
     if isinstance(value, str):
@@ -299,16 +296,6 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     ):
         return {name: note(part, depth + 1) for name, part in islice(members.items(), _ITEMS)}
     return None
-
-
-def _note_document(document: Document) -> Any:
-    fields = document.__dict__  # read often: the model's own attribute access is slower
-    metadata = fields.get("metadata")
-    return {
-        "page_content": fields["page_content"],
-        "id": fields.get("id"),
-        "metadata": dict(metadata) if metadata else {},
-    }
 
 
 def note_search(results: Sequence[Any]) -> list[Any]:

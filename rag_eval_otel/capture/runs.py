@@ -7,12 +7,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 
 from rag_eval_otel.capture import step as build
-from rag_eval_otel.capture.conventions.native import distinct_passages
+from rag_eval_otel.capture.documents import distinct
 from rag_eval_otel.capture.span import Copier, Span
 from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text
 from rag_eval_otel.capture.values import plain
@@ -129,7 +129,7 @@ def _step_of(run: Run, most: int) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return recorded parts by run id; question and answer count for all runs above, too."""
+    """Return the recorded parts by run id. Question and answer also count for the runs above."""
     by_id = {run.id: run for run in runs}
     said: dict[int, dict[Part, Any]] = {}
     for run in runs:
@@ -145,7 +145,7 @@ def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
 
 
 def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> Step:
-    """Return ``step`` with the recorded parts ``said``, without those of more than ``most``."""
+    """Return ``step`` with the recorded texts ``said``; those longer than ``most`` count as cut."""
     parts: dict[Any, Any] = dict(said)
     cut: set[Part] = set()
     for part, value in said.items():
@@ -154,7 +154,7 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
             cut.add(part)
             parts[part] = None
     if parts.get("documents") is not None:
-        parts["documents"] = tuple(distinct_passages(parts["documents"]))
+        parts["documents"] = distinct(parts["documents"])
     recorded, query = frozenset(said), (run.query or "")[:most] or None
     all_cut = (step.cut - recorded) | cut
     return replace(step, **parts, query=query, recorded=recorded, cut=all_cut, flat=False)
@@ -168,19 +168,12 @@ def size_of(value: object) -> int:
     return sum(map(size_of, value)) if isinstance(value, list) else 0
 
 
-class TreeIntake(Protocol):
-    """Takes complete trees; after ``waiting()``, `RunRecorder.flush` must be called."""
-
-    def finished(self, tree: RunTree) -> None: ...
-
-    def waiting(self) -> None: ...
-
-
 @dataclass(eq=False, repr=False)
 class RunRecorder:
     """Stores the runs of every LangChain root run until its tree is complete, then passes it on."""
 
-    intake: TreeIntake
+    finished: Callable[[RunTree], object]  # takes each complete tree
+    waiting: Callable[[], object]  # called if runs outlast their root: `flush` must follow
     max_trees: int = 4096
     max_size: int = 256 * 1024 * 1024  # characters
     max_age: float = 3600.0  # seconds, as `grace`: a stream that is abandoned ends after its root
@@ -228,7 +221,7 @@ class RunRecorder:
                 tree.searched = run.start
         for old in stale:
             old.lost = max(1, old.lost)
-            self.intake.finished(old)
+            self.finished(old)
         return run
 
     def _stale(self) -> list[RunTree]:
@@ -264,18 +257,18 @@ class RunRecorder:
             if is_finished and not self._forget(tree):
                 return
         if is_finished:
-            self.intake.finished(tree)
+            self.finished(tree)
         elif is_root:
-            self.intake.waiting()
+            self.waiting()
 
     def flush(self, grace: float = 0.0) -> None:
-        """Pass on the trees whose root ended ``grace`` seconds ago, with or without runs below."""
+        """Pass on the trees whose root ended ``grace`` seconds ago, even with open runs below."""
         until = self.clock() - grace
         with self._lock:
             ended = [t for t in self._trees.values() if t.ended_at is not None]
             ready = [t for t in ended if (t.ended_at or 0.0) <= until and self._forget(t)]
         for tree in ready:
-            self.intake.finished(tree)
+            self.finished(tree)
 
     def _forget(self, tree: RunTree) -> bool:
         if self._trees.pop(tree.root.id, None) is None:

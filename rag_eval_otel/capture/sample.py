@@ -1,7 +1,7 @@
 """Read the question, the contexts and the answer of a turn from its steps, as a sample to score.
 
-If parts of the turn contradict each other, or if a part was redacted, the result is not a sample
-but the reason why the turn is not scored. This module reads texts, so it runs in the background.
+If a part was redacted, or if parts contradict each other, the result is not a sample but the reason
+why the turn is not scored. This module reads texts, so it runs in the background.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import TypeAlias
 
-from rag_eval_otel.capture.documents import Block, block_in
+from rag_eval_otel.capture.documents import Block, block_in, distinct
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.turns import (
     ANSWER_LENGTH,
@@ -48,14 +48,11 @@ _MAX_DOCUMENTS = 1000  # of a turn; each is searched for in the prompts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The sample of a turn, or why it is not scored. ``turn`` is None if a trace has no turn.
-
-    If ``is_span_missed``, the span of the turn was exported before the turn was found.
-    """
+    """The sample of a turn, or why it is not scored."""
 
     result: Sample | SkipReason
-    turn: Turn | None = None
-    is_span_missed: bool = False
+    turn: Turn | None = None  # None if a trace has no turn
+    is_span_missed: bool = False  # whether the span was exported before its turn was found
 
 
 @dataclass
@@ -133,8 +130,7 @@ def _sample(turn: Turn) -> Sample:
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
     """Return the last question ("input") or answer ("output") on ``steps``; a recorded one first.
 
-    An output that repeats the input of its step does not count. A text that was redacted or cut is
-    not restored from another step.
+    A text that was redacted or cut is not restored from another step: `Refused` is raised.
     """
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
@@ -144,6 +140,7 @@ def _text_on(steps: Iterable[Step], part: Part) -> str | None:
             raise Refused(reason="redacted")
         if part in step.cut:
             raise Refused(reason="truncated")
+        # An output that repeats the input of its step does not count.
         is_echo = part == "output" and step.kind != "llm" and is_same(text, step.input)
         if text is not None and text.strip() and (explicit or not is_echo):
             return text
@@ -186,7 +183,7 @@ def _answer(turn: Turn) -> str:
 
 
 def _was_abandoned(turn: Turn, answer: str | None) -> bool:
-    """Return True if the anchor ended before the LLM call, with no more than its first words."""
+    """Return True if the application ended the turn before the LLM had written the whole answer."""
     end = turn.anchor.end
     last = turn.calls[-1] if turn.calls else None
     if end is None or last is None or turn.anchor.flat or turn.anchor.deferred:
@@ -198,7 +195,7 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 
 def _unnamed_answer(turn: Turn) -> str | None:
-    """Return the only text in a chain's output that an LLM call wrote; verdicts do not count."""
+    """Return the text in a chain's output that an LLM call wrote, if it is the only such text."""
     for step in reversed(turn.path):
         said = {
             call.output or "": call
@@ -222,7 +219,7 @@ def _has_answer(turn: Turn) -> bool:
 
 
 def _unwrapped(reply: str) -> str:
-    """Return the answer in ``reply``; of JSON the field with a usual name, or the only field."""
+    """Return the answer in ``reply``; in a JSON object, the usual field or the only field."""
     text = reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
     data = json_in(text, opening="{[")
     if data is None:
@@ -238,9 +235,9 @@ def _unwrapped(reply: str) -> str:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, with the prompts of all that wrote parts of it.
+    """Return the LLM call that wrote ``answer``, with the prompts of calls that wrote parts of it.
 
-    Return None if the application recorded all of it.
+    Return None if no call wrote it, or if the application recorded contexts and answer.
     """
     generator = _generator_of(turn, answer)
     if generator is None:
@@ -268,9 +265,9 @@ def _generator(turn: Turn, answer: str) -> Step | None:
 
 
 def _generator_of(turn: Turn, answer: str) -> Step | None:
-    """Return the last LLM call that said ``answer``, the longest part of it, or more, or None.
+    """Return the last LLM call whose output is ``answer``, else a part of it, else contains it.
 
-    If none did, the application may have transformed the last output.
+    If there is none, the application may have transformed the output of a possible generator.
     """
     speaking = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in speaking if is_same(call.output, answer)]
@@ -299,7 +296,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
 
 
 def _is_part_of_notes(call: Step, turn: Turn) -> bool:
-    """Return True if a step wrote the outputs of several calls into one text."""
+    """Return True if a step's output has the output of ``call`` and that of another call."""
     outputs = (t for step in turn.steps[1:] for t in (step.output, *step.output_texts) if t)
     texts = [text for text in outputs if is_in(call.output, text)]
     others = [other.output for other in turn.calls if other.id != call.id]
@@ -307,7 +304,7 @@ def _is_part_of_notes(call: Step, turn: Turn) -> bool:
 
 
 def _is_used(call: Step, turn: Turn) -> bool:
-    """Return True if the output of ``call`` is in a later query or prompt, but for a grader's."""
+    """Return True if a later query or prompt, except a grader's, contains the call's output."""
     later = [one for one in (*turn.calls, *turn.retrievers) if one.start > call.start]
     made = [one for one in later if one.kind != "llm" or not one.output or not is_short(one)]
     asked = [text for one in made for text in (*one.prompt, one.input or "")]
@@ -316,8 +313,7 @@ def _is_used(call: Step, turn: Turn) -> bool:
 
 # --- the contexts ---------------------------------------------------------------------------------
 
-# The position of each passage in the prompts (None if unknown), and its text shown there.
-_Shown: TypeAlias = "dict[Passage, tuple[Place | None, Passage]]"
+_Shown: TypeAlias = "dict[Passage, tuple[Place | None, Passage]]"  # position and text in prompts
 _Behind: TypeAlias = "tuple[Place | None, str]"
 
 _BEGINNING = 40  # a document that was cut is recognised by so many characters at its beginning
@@ -331,9 +327,9 @@ _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
     """Return the passages that the ``generator`` was shown, or raise `Refused`.
 
-    A passage counts if it is in the prompt of the generator, or in that of an earlier LLM call
-    whose output is in the prompt of the generator, as in refine and map-reduce chains. A passage of
-    which only a part is shown was reformatted. If none is shown, all were rewritten, and count.
+    They are in its prompt, or in that of an earlier LLM call whose output is in its prompt, as in
+    refine and map-reduce chains. A passage of which only a part is shown was reformatted. If none
+    is shown, all were rewritten, and count.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     retrievers = turn.retrievers if explicit is None else (explicit,)
@@ -352,15 +348,11 @@ def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
     return retrieved if generator is None else _shown(turn, generator, retrieved)
 
 
-def _distinct(retrievers: Sequence[Step]) -> tuple[Passage, ...]:
-    found: dict[str, Passage] = {}
-    for passage in (passage for one in retrievers for passage in one.documents or ()):
-        found.setdefault(normalised(passage.text), passage)
-    return tuple(found.values())
+def _distinct(retrievers: Iterable[Step]) -> tuple[Passage, ...]:
+    return distinct(passage for one in retrievers for passage in one.documents or ())
 
 
 def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
-    """Return the documents in a variable or below a heading of the prompt of ``generator``."""
     counts = [one.document_count for one in turn.retrievers if one.lacks_texts]
     count = None if None in counts else sum(one or 0 for one in counts)
     block = None
@@ -408,7 +400,7 @@ def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple
 
 
 def _last_rerankers(retrievers: Sequence[Step]) -> list[Step]:
-    """Return the rerankers but for those whose documents a later one for the same query filters."""
+    """Return the rerankers whose documents no later reranker for the same query has reduced."""
     found = [one for one in retrievers if one.kind == "reranker"]
     texts = [{normalised(passage.text) for passage in one.documents or ()} for one in found]
     return [
@@ -426,8 +418,8 @@ def _rewritten(
 ) -> tuple[Passage, ...]:
     """Return all ``retrieved`` passages if the prompt may show them in other words.
 
-    Below the span of a web request, it may be about another question than the query. If it is too
-    short, or if another LLM call was shown the passages verbatim, they were rejected.
+    They are refused if the prompt is too short for them, if another LLM call was shown them
+    verbatim, or if the prompt in a web request does not have the query.
     """
     queries = [one.input for one in turn.retrievers if one.input]
     is_other = turn.anchor.flat and not any(is_in(q, text) for q in queries for text in shown.texts)
@@ -446,17 +438,11 @@ def _ordered(retrieved: Sequence[Passage], found: _Shown) -> tuple[Passage, ...]
     placed = [(at, passage) for at, passage in shown if at is not None]
     if len(placed) == len(shown):
         shown = [*sorted(placed, key=itemgetter(0))]
-    texts: dict[str, Passage] = {}
-    for _, passage in shown:
-        texts.setdefault(normalised(passage.text), passage)
-    return tuple(texts.values())
+    return distinct(passage for _, passage in shown)
 
 
 def _widened(turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messages) -> _Shown:
-    """Replace passages in ``shown`` by longer texts that contain them, if the prompt has those.
-
-    The longer texts are in the metadata of documents, or a reranker returned them instead.
-    """
+    """Replace passages by longer texts around them, from metadata or a reranker, if shown."""
     around = {text: wide for one in turn.retrievers for text, wide in one.windows.items()}
     rerankers = [one for one in turn.retrievers if one.kind == "reranker"]
     reranked = [p.text for one in rerankers for p in one.documents or ()]
@@ -470,10 +456,7 @@ def _widened(turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messa
 
 
 def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown) -> _Shown:
-    """Return the ``passages`` of which the ``messages`` show only the beginning, cut there.
-
-    A beginning that ends with a sentence may be a quotation, and does not count.
-    """
+    """Return the ``passages`` of which the ``messages`` show only the beginning, cut there."""
     taken = {at for at, _ in known.values()}
     found: _Shown = {}
     for passage in passages:
@@ -483,7 +466,7 @@ def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown
         message = messages.texts[at[0]][at[1] :]
         pairs = zip(passage.text, message, strict=False)
         seen = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        is_sentence = seen.rstrip().endswith((".", "!", "?"))
+        is_sentence = seen.rstrip().endswith((".", "!", "?"))  # perhaps a quotation
         stands = messages.place(seen)
         if len(seen) < _BEGINNING or is_sentence or stands in taken:
             continue
@@ -493,10 +476,7 @@ def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return the texts of the prompt of ``generator``, and of the LLM calls whose output it has.
-
-    Those come with the position of that output in the prompt of ``generator``.
-    """
+    """Return the texts in the prompts of ``generator`` and of the LLM calls whose output it saw."""
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
     first = 0
@@ -508,19 +488,16 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
         above = [seen[first + at[0]][0] or (first + at[0], at[1]) for at, _ in linked]
         first = len(seen)
         for at, (_, call) in zip(above, linked, strict=True):
-            seen += [(at, text) for text in call.prompt]
+            seen += [(at, text) for text in call.prompt]  # with the place of the call's output
     return seen
 
 
 def _link(said: str, messages: Messages) -> Place | None:
-    """Return the position of the LLM output ``said`` in the prompts ``messages``, or None.
-
-    A short output counts only if it is a message, a line or a quotation of its own.
-    """
+    """Return the position of the LLM output ``said`` in the prompts ``messages``, or None."""
     if len(said) >= _LINK:
         return messages.place(said)
     if len(said) < _SHORT or len(said.split()) == 1:
-        return None
+        return None  # a short output must be a message, a line or a quotation of its own
     alone = re.compile(rf"(?:^|[\n\"'`>]|[:*-] ){re.escape(said.strip())}(?:$|[\n\"'`<])")
     return messages.place(said) if any(map(alone.search, messages.texts)) else None
 
@@ -533,10 +510,7 @@ _PUNCTUATION = 3  # characters by which a query may differ from the question it 
 
 
 def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
-    """Return the question of ``turn``: the application's, a query, or the user message, or None.
-
-    The application or an LLM may have rewritten it.
-    """
+    """Return the question of ``turn``: the application's input, a query, or the user message."""
     line = [step for step in turn.path if step.kind != "llm"]
     explicit = next((step.input for step in line if "input" in step.recorded), None)
     if explicit is not None:
@@ -564,7 +538,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
 
 
 def _unnamed_question(turn: Turn) -> str | None:
-    """Return the only text in a chain's input that a prompt or query has; of several no word."""
+    """Return the text in a chain's input that a prompt or query has, if it is the only one."""
     shown = [text for call in (*turn.other_calls, *turn.calls) for text in call.prompt]
     shown += [one.input or "" for one in turn.retrievers]
     for step in reversed(turn.path):
@@ -579,8 +553,8 @@ def _unnamed_question(turn: Turn) -> str | None:
 def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
     """Return the question if the input of the application is not recorded, or None.
 
-    It is the last user message ``shown`` to the LLM, empty as ``clean`` if it has contexts, or the
-    query ``searched`` if the message contains it with other text.
+    It is the user message ``shown`` to the LLM (``clean``: empty if contexts are in it), or the
+    query ``searched`` if the message has the query and other text.
     """
     writers = _query_writers(turn, searched)
     if writers:
@@ -605,7 +579,7 @@ def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
-    """Return True if a step too short for an LLM call made the question the query."""
+    """Return True if a step, too short for an LLM call, turned the question into the query."""
     parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None
@@ -675,7 +649,7 @@ def _asks_with_an_answer(turn: Turn) -> bool:
 
 
 def _kept_unknown_documents(turn: Turn) -> bool:
-    """Return True if a step returned more unknown ids than other calls wrote sub-answers."""
+    """Return True if a step returned more unknown documents than LLM calls can have written."""
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
     made = len(turn.calls) - 1
     return any(
@@ -725,17 +699,14 @@ _Record: TypeAlias = "tuple[str, int, int]"  # instrumentation, start and end of
 
 
 class RecentTurns:
-    """The last ``max_turns`` turns, to find turns that two instrumentations have recorded.
-
-    The record that comes first counts. Two equal requests in one instrumentation are two turns.
-    """
+    """The last ``max_turns`` turns, to find turns that two instrumentations have recorded."""
 
     def __init__(self, max_turns: int = 1024) -> None:
         self._max = max_turns
         self._seen: OrderedDict[int, tuple[_Record, ...]] = OrderedDict()
 
     def is_repeated(self, sample: Sample, turn: Turn) -> bool:
-        """Return True if another instrumentation has recorded ``turn`` before."""
+        """Return True if another instrumentation has recorded a turn with these texts and times."""
         key = hash((sample.question, sample.answer))
         steps = (step for step in reversed(turn.path) if step.kind != "other")
         outermost = next(steps, turn.anchor)  # steps of kind "other" around it may be a session

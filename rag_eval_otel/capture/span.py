@@ -1,4 +1,4 @@
-"""`Span`, the one record of a span, whatever reported it, and the metadata in its attributes."""
+"""Define `Span`, the one form of spans and LangChain runs, and read the metadata on spans."""
 
 from __future__ import annotations
 
@@ -42,10 +42,7 @@ class LogView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span or a LangChain run. Times are nanoseconds since the epoch.
-
-    ``value_limit`` is the length at which the SDK cut texts; ``is_cut``: `plain` cut one.
-    """
+    """A span or a LangChain run. Times are nanoseconds since the epoch."""
 
     name: str
     span_id: int
@@ -62,9 +59,9 @@ class Span:
     logs: Sequence[LogView] = ()
     dropped: int = 0
     dropped_events: int = 0
-    value_limit: int | None = None
+    value_limit: int | None = None  # the length at which the SDK cuts texts
     service: str = ""
-    is_cut: bool = False
+    is_cut: bool = False  # whether `plain` has cut a text
 
     @classmethod
     def from_sdk(cls, span: ReadableSpan, logs: Sequence[LogView] = ()) -> Span:
@@ -109,7 +106,7 @@ class Span:
 
     @classmethod
     def from_otlp(cls, span: Any, **more: Any) -> Span:
-        """Return a record of ``span``, a protobuf message; ``more`` are fields it does not have."""
+        """Return a record of the protobuf message ``span``; ``more`` are fields that it lacks."""
         attributes = attributes_of_otlp(span)
         parent_id = int.from_bytes(span.parent_span_id, "big") or None
         says_remote = bool(span.flags & _HAS_REMOTE)
@@ -156,7 +153,7 @@ class Span:
         )
 
     def bystander(self) -> Span:
-        """Return a copy without texts of a span that is no part of RAG; the web route stays."""
+        """Return a copy for a span that is not part of RAG: its only attribute is the web route."""
         routes = {name: self.attributes[name] for name in ROUTES if name in self.attributes}
         return replace(self, attributes=routes, events=(), logs=())
 
@@ -184,9 +181,7 @@ class Copier:
     def values(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         return {exact(name): self.value(value) for name, value in attributes.items()}
 
-    def value(  # noqa: PLR0911  # one for each kind of value
-        self, value: Any, within: tuple[int, ...] = ()
-    ) -> Any:
+    def value(self, value: Any, within: tuple[int, ...] = ()) -> Any:
         if value is None or type(value) in {bool, int, float}:
             return value
         if isinstance(value, bytes | bytearray | memoryview):
@@ -195,14 +190,13 @@ class Copier:
             return self._text(exact(value), may_be_json=not within)
         if isinstance(value, int | float):
             return int(value) if isinstance(value, int) else float(value)
-        if len(within) == _DEPTH or id(value) in within:
+        is_container = isinstance(value, Mapping | Sequence | AbstractSet)
+        if not is_container or len(within) == _DEPTH or id(value) in within:
             return None
         within = (*within, id(value))
         if isinstance(value, Mapping):
             return {str(self.value(key, within)): self.value(v, within) for key, v in value.items()}
-        if isinstance(value, Sequence | AbstractSet):
-            return [self.value(item, within) for item in value]
-        return None
+        return [self.value(item, within) for item in value]
 
     def _text(self, text: str, *, may_be_json: bool) -> Any:
         if len(text) <= self.most:
@@ -267,7 +261,7 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 
 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
-    """Return session, user and conversation of a trace, and the metadata ``keys``, for a span."""
+    """Return attributes for scored spans: session, user, conversation, and metadata ``keys``."""
     merged: dict[str, Any] = {}
     for name, value in chain.from_iterable(values.items() for values in metadata):
         if value is not None and value != "":

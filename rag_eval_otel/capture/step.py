@@ -1,7 +1,6 @@
-"""Define `Step`, one call in a trace, and build steps from what a convention found on a span.
+"""Define `Step`, one call in a trace, and build steps from the data on spans.
 
-A *convention* is a module that reads the spans of one tracing convention. LangChain runs become
-steps, too, so that all later modules know only this form.
+LangChain runs become steps, too, so that all later modules know only this form.
 """
 
 from __future__ import annotations
@@ -156,8 +155,9 @@ class Losses:
         return usable(text)
 
 
-def new_step(view: Span, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
+def new_step(view: Span, kind: Kind, *, losses: Losses | None = None, **parts: Any) -> Step:
     """Build a `Step` from ``parts`` and the name, times, parent and scope of the span ``view``."""
+    losses = losses or Losses()
     return Step(
         id=view.span_id,
         parent=view.parent_id,
@@ -172,11 +172,6 @@ def new_step(view: Span, kind: Kind, *, losses: Losses, **parts: Any) -> Step:
         cut=frozenset(losses.cut),
         **parts,
     )
-
-
-def bare(view: Span, kind: Kind, **parts: Any) -> Step:
-    """Build a `Step` without texts, from the name and the times of the span ``view``."""
-    return new_step(view, kind, losses=Losses(), **parts)
 
 
 def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
@@ -203,16 +198,12 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
 
 
 def _texts_in(data: Found) -> tuple[str, ...]:
-    """Return all usable texts among the values of the dict ``data``."""
     found = data.values() if isinstance(data, Mapping) else ()
     return tuple(text for text in found if isinstance(text, str) and usable(text) is not None)
 
 
 def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
-    """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span.
-
-    ``documents_seen`` are objects of a framework's document class: only retrievals return those.
-    """
+    """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span."""
     losses = Losses()
     if isinstance(outputs, Mapping) and len(outputs) == 1:
         (inner,) = outputs.values()
@@ -225,6 +216,7 @@ def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
         input=losses.text("input", inputs, question_in(inputs)),
         output=losses.text("output", outputs, _tool_text(outputs)),
         documents=documents,
+        # Objects of a framework's document class: only retrievals return those.
         documents_seen=artifact or tuple(documents_within(outputs)),
         losses=losses,
         **more,
@@ -306,7 +298,7 @@ def llm(
     finish: object = None,
     **more: Any,
 ) -> Step:
-    """Build the `Step` of a model call; the reason ``finish`` may say that it calls a tool."""
+    """Build the `Step` of a model call; its reason to ``finish`` may be the call of a tool."""
     losses = Losses()
     shown = [] if losses.lost("prompt", messages) else _shown(messages)
     if any(is_marker(text) for _, text in shown):
@@ -330,7 +322,6 @@ def llm(
 
 
 def _shown(messages: Found) -> list[tuple[str, str]]:
-    """Return role and text of each message that a model was shown."""
     if isinstance(messages, Mapping) and isinstance(messages.get("prompts"), list):
         messages = messages["prompts"]
     if isinstance(messages, list) and messages and isinstance(messages[0], str):
@@ -343,7 +334,7 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
 
 
 def _results(messages: Found) -> tuple[Result, ...]:
-    """Return the tool results in the prompt after the last user message, with no cut texts."""
+    """Return the tool results after the last user message; the text is empty if it was cut."""
     found = messages_in(messages)
     last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=-1)
     called: dict[str, str] = {}
@@ -395,13 +386,11 @@ def _is_parts(items: Sequence[Any]) -> bool:
 
 
 def _first_choice(messages: Sequence[Any]) -> Any:
-    """Return the first of the ``messages`` of a model that are alternatives to each other.
-
-    If one of them calls a tool or has its result, they are steps to the last, which is returned.
-    """
+    """Return the first of ``messages``, which are alternative replies of a model."""
     if _is_parts(messages):
         return messages
     told = [(one, *reply_in(one)) for one in messages]
     said = [one for one, text, calls in told if text or calls]
+    # If one calls a tool or is a tool result, they are successive, and the last is the reply.
     is_sequence = any(calls or at(one, "role") == "tool" for one, _, calls in told)
     return (said[-1] if is_sequence else said[0]) if said else None

@@ -65,14 +65,11 @@ class TraceLimits:
 
 @dataclass(slots=True, eq=False)
 class Subtree:
-    """When the first retrieval and the last LLM call below a span were.
-
-    ``shown``: a chain took or returned documents, which may be of an unknown retrieval.
-    """
+    """The start times of the first retrieval and the last LLM call below a span."""
 
     searched: int | None = None
     called: int | None = None
-    shown: bool = False
+    shown: bool = False  # whether a chain took or returned documents, perhaps of a lost retrieval
 
     def add(self, other: Subtree) -> None:
         self.shown |= other.shown
@@ -89,7 +86,7 @@ class Subtree:
 
     @property
     def above(self) -> Subtree:
-        """What counts for the parent: without calls that answered."""
+        """The subtree for the parent, without the LLM calls that answered a question here."""
         return Subtree(self.searched, None, self.shown) if self.is_turn else self
 
     @property
@@ -99,10 +96,7 @@ class Subtree:
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs the application a microsecond
 class Held:
-    """A span or a LangChain run tree that is kept back from the exporter, because of its scores.
-
-    collecting → scoring, when a turn was found → leaving, when its ``ending`` was decided → left.
-    """
+    """A span or a LangChain run tree that waits for its scores before it is exported."""
 
     key: Key
     item: Any
@@ -114,7 +108,7 @@ class Held:
     takes_place: bool = False  # whether it counts for the most spans that may wait for scores
     is_claimed: bool = False  # whether a thread writes the spans of this run tree
     is_late: bool = False  # whether it left at its deadline, or found no room
-    state: State = "collecting"
+    state: State = "collecting"  # scoring: a turn was found; leaving: its ``ending`` was decided
     ending: Ending | None = None
 
 
@@ -149,7 +143,6 @@ class Trace:
         self.is_slow |= is_exported_late(view)
 
     def note_turn(self, span_id: int) -> None:
-        """Note that an LLM call follows a retrieval below the span ``span_id``."""
         self.turns.add(span_id)
         if span_id in self.held:
             self.held[span_id].is_likely = True
@@ -193,7 +186,7 @@ class Trace:
         return part
 
     def count_turns(self) -> int:
-        """Return the number of turns in this trace, which is not read: at least one."""
+        """Return how many turns this trace seems to have, at least one; no texts are read."""
         likely = sum(held.is_likely for held in self.held.values())
         return max(1, likely, len(self.turns))
 
@@ -232,7 +225,7 @@ Anchoring: TypeAlias = Literal["no", "possibly", "likely"]  # to get the scores 
 def may_be_anchor(
     trace: Trace, view: Span, kind: Kind, *, spans: OpenSpans, contexts_from_prompt: bool = False
 ) -> Anchoring:
-    """Return whether the span ``view`` may get scores."""
+    """Return whether ``view`` may get scores, and add its call to the subtrees above it."""
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
     if "documents" in said or holds_documents(view):
@@ -278,7 +271,7 @@ def _may_have_searched(view: Span, kind: Kind, own: Subtree) -> bool:
 
 
 def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
-    """Tell the span ``above``, and those above it, when a retrieval and a call were below them."""
+    """Add the times in ``up`` to the subtree of the span ``above``, and of the spans above that."""
     for _ in range(_DEPTH):
         if above is None or not (up.shown or up.called is not None or up.searched is not None):
             return
@@ -355,26 +348,23 @@ def _tops(trace: Trace) -> dict[int, int]:
 
 
 class OpenSpans:
-    """Knows the newest open spans of all traces, by weak references, except our own spans."""
+    """The newest open spans of all traces, by weak references, except our own spans."""
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=4096)  # since the last refresh
-        # Recently ended spans that are no part of RAG, which may follow in their traces.
-        self.ended: deque[ReadableSpan] = deque(maxlen=256)
+        self.ended: deque[ReadableSpan] = deque(maxlen=256)  # recent spans, not part of RAG
         self._open: dict[int, list[ReadableSpan]] = {}
         self._ending: frozenset[int] = frozenset()  # spans that had ended at the last refresh
         self._refreshing = threading.RLock()  # a signal handler may flush
 
     def refresh(self) -> None:
-        """Add the spans that have started since the last refresh, and drop ended spans.
-
-        Those stay until the next refresh: the SDK sets an end time before it calls the processor.
-        """
+        """Add the spans that have started since the last refresh, and drop ended spans."""
         with self._refreshing:  # not the store's lock, for which the application's threads wait
             seen = self.starts.copy()
             alive = (span for start in seen if (span := start()) is not None and not is_own(span))
             known = {id(span): span for span in chain(*self._open.values(), alive)}
             ended = {key: span for key, span in known.items() if span.end_time is not None}
+            # The SDK sets the end before it calls the processor: ended spans stay for one refresh.
             ending = {key: span for key, span in ended.items() if key not in self._ending}
             opened = [span for key, span in known.items() if key not in ended][-_OPEN:]
             by_trace: dict[int, list[ReadableSpan]] = {}
@@ -411,7 +401,7 @@ def is_own(span: ReadableSpan) -> bool:
 
 
 def is_bystander(view: Span) -> bool:
-    """Return True if the span ``view`` is no part of RAG and no instrumentation of RAG made it."""
+    """Return True if ``view`` is not part of RAG, nor of a library that traces RAG calls."""
     return kind_of(view) == "other" and not is_instrumentation(view.scope)
 
 
@@ -492,13 +482,11 @@ class PendingLogs:
     """Stores log records until their span has ended; drops the oldest above ``max_bytes``."""
 
     max_bytes: int
-
-    def __post_init__(self) -> None:
-        self.clear()
+    size: int = 0
+    _records: OrderedDict[Key, Sequence[LogView]] = field(default_factory=OrderedDict)
 
     def clear(self) -> None:
-        self._records: OrderedDict[Key, Sequence[LogView]] = OrderedDict()
-        self.size = 0
+        self._records, self.size = OrderedDict(), 0
 
     def add(self, key: Key, record: LogView) -> None:
         known = self._records.get(key, ())

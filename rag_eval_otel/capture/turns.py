@@ -34,10 +34,7 @@ def in_order(step: Step) -> tuple[int, str]:
 
 
 class StepTree:
-    """The steps of a trace as a tree, of which circles are cut.
-
-    A leaf that ended before a step below it started is none of its ancestors: its context leaked.
-    """
+    """The steps of a trace as a tree; a circle of parents is cut."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self.by_id: dict[Hashable, Step] = {}
@@ -52,6 +49,7 @@ class StepTree:
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
             seen.add(parent)
             above = self.by_id[parent]
+            # Its OpenTelemetry context was not detached when it ended.
             leaked = above.end is not None and above.end < step.start
             if not (leaked and above.kind in _LEAVES):
                 yield above
@@ -73,14 +71,8 @@ class StepTree:
     def is_inside(self, step: Step, kinds: Container[str]) -> bool:
         return any(above.kind in kinds for above in self.ancestors(step))
 
-    @cached_property
-    def above_retrievals(self) -> frozenset[Hashable]:
-        """The ids of the steps that have a retrieval below them, even if it failed."""
-        retrievals = (step for step in self.steps if step.kind in RETRIEVALS)
-        return frozenset(above.id for step in retrievals for above in self.ancestors(step))
-
     def lacks_parent(self, step: Step) -> bool:
-        """Return True if a span above ``step``, or of something during it, is missing."""
+        """Return True if a span above ``step``, or above a step during it, is missing."""
         within = self.orphans[bisect_left(self.orphans, step.start) :]
         lacks_inner = bool(within) and (step.end is None or within[0] <= step.end)
         return lacks_inner or self.is_orphan(self.path(step)[-1])
@@ -95,13 +87,13 @@ class StepTree:
         return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
 
     def holders_of(self, retrieval: Step) -> Iterable[Step]:
-        """Return the steps that contain ``retrieval``, and that on which it was recorded."""
+        """Return the steps above ``retrieval``, and itself if the application recorded it."""
         explicit = retrieval.kind not in RETRIEVALS
         return self.path(retrieval) if explicit else self.ancestors(retrieval)
 
 
 def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, int]) -> Step:
-    """Return the LLM ``call`` with the texts of LLM calls ``around`` it that wrap no other."""
+    """Fill in texts that ``call`` lacks from LLM spans ``around`` it that wrap no other call."""
     output, shown = call.output, call
     around = [above for above in around if wraps[above.id] <= len(around)]
     if output is None and not call.calls_tools and "output" not in call.hidden:
@@ -119,7 +111,7 @@ def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, 
 
 
 def _distinct_calls(calls: Iterable[Step]) -> Iterator[Step]:
-    """Yield the LLM ``calls``, ordered by start, but for those that a second source recorded."""
+    """Yield the LLM ``calls`` without those that a second instrumentation recorded, too."""
     running: dict[Hashable, list[Step]] = {}  # LLM calls that have not ended, by parent
     responses: dict[str | None, Step] = {}
     for call in calls:
@@ -164,8 +156,7 @@ _RETRIEVES: Final = re.compile(  # the description of a tool that retrieves, and
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     """Return the successful retrievals of a trace, ordered by start, the outermost only.
 
-    Some are known only from the results of search tools, also in prompts, or from documents that
-    chains pass on.
+    Some are known only from results of search tools, or from documents that chains pass on.
     """
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     embedded: dict[Hashable, list[Step]] = defaultdict(list)
@@ -195,7 +186,6 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
 
 
 def _complete(tree: StepTree, one: Step, nested: Sequence[Step], embedded: Sequence[Step]) -> Step:
-    """Return the retrieval ``one`` with the query and the documents that are on other steps."""
     if one.input is None and "input" not in one.hidden:
         before = [e.input for e in embedded if e.end is not None and e.end <= one.start]
         told = (r.input for r in nested if r.input is not None)
@@ -232,10 +222,7 @@ def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Ste
 
 
 def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[Step]:
-    """Yield a retrieval for each tool result in a prompt whose tool call is not recorded as a step.
-
-    An agent shows a result in each later prompt: it counts once in a run of the agent's loop.
-    """
+    """Yield a retrieval for each tool result in a prompt whose tool call has no step of its own."""
     outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
     known = [p.text for one in retrievals for p in one.documents or ()]
@@ -244,7 +231,7 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
     for call in tree.generators:
         parent = loops[call.id]
         for number, result in enumerate(call.tool_results):
-            key = parent, normalised(result.text)
+            key = parent, normalised(result.text)  # agents repeat a result in later prompts
             is_text = result.text.strip() and not _FAILED.match(result.text)
             retrieves = bool(result.documents) or CONTEXT_TOOLS.search(result.tool)
             if key in seen or not is_text or not retrieves:
@@ -262,7 +249,7 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
 
 
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
-    """Map each LLM call to the nearest step above with an earlier LLM or tool call: its loop."""
+    """Map each LLM call to its agent's loop: the nearest step with an earlier LLM or tool call."""
     first: dict[Hashable, int] = {}
     for one in tree.steps:
         if one.kind in {"llm", "tool"}:
@@ -282,7 +269,7 @@ def _retrieval(key: Hashable, of: Step, parent: Hashable | None, **parts: Any) -
 
 
 def _handed_on(tree: StepTree) -> list[Step]:
-    """Return the retrieval before the first chain that received documents, if there is one."""
+    """Return a retrieval of the documents in the input of the first inner chain that has some."""
     having = [one for one in tree.steps if one.documents_given]
     if not having or any(not any(tree.ancestors(one)) for one in having):
         return []  # the outermost chain received documents: the application was given them
@@ -322,12 +309,9 @@ def is_verdict(text: str) -> bool:
 
 _MAX_NESTED = 200  # the most anchors in one step that are compared, in quadratic time
 
-# The LLM calls of each anchor, by its id.
-_Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"
-# The anchor to whose turn each anchor belongs, by ids; None for those in a circle.
-_Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"
-# The owners of the anchors at or below each step, by step id.
-_Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"
+_Groups: TypeAlias = "Mapping[Hashable, Sequence[Step]]"  # the LLM calls of each anchor, by its id
+_Owners: TypeAlias = "Mapping[Hashable, Hashable | None]"  # the anchor of the turn of each anchor
+_Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"  # the owners at or below each step
 
 
 def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
@@ -345,10 +329,7 @@ def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, l
 
 
 def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
-    """Yield the LLM calls, or the step above on which the application recorded the answer.
-
-    A step with a retrieval below it, as those in ``holders``, does not take their place.
-    """
+    """Yield the LLM calls, or the step above, not in ``holders``, whose answer was recorded."""
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
         step = next((above.id for above in tree.path(call) if above.id in said), None)
@@ -360,7 +341,7 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
 
 
 def _owners_of(tree: StepTree, groups: _Groups) -> _Owners:
-    """Map each anchor to the outermost one to whose turn it belongs; iterations are alike."""
+    """Map each anchor to the outermost anchor of its turn, one for all iterations of a loop."""
     held = Counter(above.id for one in groups for above in tree.ancestors(tree.by_id[one]))
     anchors = {anchor: tree.by_id[anchor] for anchor in groups}
     leaders = {key: _enclosing(tree, groups, one, held) for key, one in anchors.items()}
@@ -387,10 +368,7 @@ def _enclosing(
 
 
 def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
-    """Return True if ``inner`` is a step on the way to another answer of the anchor ``above``.
-
-    Both got one question, or an LLM call of ``above`` may have been shown the output of ``inner``.
-    """
+    """Return True if the anchor ``inner`` only prepares the answer of the anchor ``above``."""
     if above.flat or above.output is None:
         return False
     outputs = [one.output for one in (inner, *groups[inner.id]) if one.output]
@@ -399,7 +377,7 @@ def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
     if is_same(inner.input, above.input) or not all(any(call.prompt) for call in groups[above.id]):
         return True
     prompts = [text for call in groups[above.id] for text in call.prompt]
-    return any(place(text, prompts) for text in outputs)
+    return any(place(text, prompts) for text in outputs)  # the output of ``inner`` was used
 
 
 def _outermost(anchor: Hashable, leaders: _Owners) -> Hashable | None:
@@ -473,7 +451,7 @@ class Turn:
 def find_turns(
     steps: Sequence[Step], *, loss: Loss = "none", contexts_from_prompt: bool = False
 ) -> list[Turn]:
-    """Return the RAG turns in the ``steps`` of one trace, of which steps may be missing."""
+    """Return the RAG turns in the ``steps`` of a trace. With ``loss``, steps may be missing."""
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
     groups = _group_calls(tree, retrievals)
@@ -491,12 +469,8 @@ def find_turns(
     ]
     used = {one.id for turn in found for one in (*turn.retrievers, *turn.path)}
     found += _turns_without_llm(tree, [one for one in retrievals if one.id not in used], users)
-    below, beside = _surroundings(tree, found, owners)
     is_complete = loss == "none"
-    found = [
-        _with_surroundings(tree, turn, below[turn.anchor.id], beside[turn.anchor.id])
-        for turn in found
-    ]
+    found = [*_with_surroundings(tree, found, owners)]
     found = [*_with_doubts(tree, found, users, is_complete=is_complete)]
     return [replace(p, is_complete=is_complete) for turn in found for p in _split_flat(turn)]
 
@@ -516,21 +490,18 @@ def _anchored_turns(
     other_calls = _other_calls(tree, calls, users)
     for anchor, found in calls.items():
         if anchor is not None and anchor in retrievers:
-            yield Turn(
-                anchor=tree.by_id[anchor],
-                path=_path(tree, anchor, users),
+            yield _turn(
+                tree,
+                anchor,
+                users,
                 calls=tuple(sorted(found, key=in_order)),
                 other_calls=tuple(other_calls[anchor]),
                 retrievers=tuple(retrievers[anchor]),
-                doubt="partial" if tree.lacks_parent(tree.by_id[anchor]) else None,
             )
 
 
 def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn]:
-    """Yield a turn for each LLM call without parent that was shown tool results or documents.
-
-    A call that was shown a single passage may be one of several drafts, one for each passage.
-    """
+    """Yield a turn for each LLM call without parent that was shown tool results or documents."""
     shown: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
         if one.parent is None and one.kind == "retriever" and isinstance(one.id, tuple):
@@ -539,6 +510,7 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
         if call.id in shown and not call.calls_tools and (call.output or "").strip():
             found = tuple(shown[call.id])
             of_prompt = [one for one in found if one.contexts_source == "prompt"]
+            # A call with a single passage may write one of several drafts, one for each passage.
             is_draft = len(of_prompt) == len(found) == len(of_prompt[0].documents or ()) == 1
             doubt: SkipReason | None = "ambiguous" if is_draft else None
             doubt = "partial" if tree.is_orphan(call) else doubt
@@ -557,23 +529,16 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
                 break
     around = _users(tree, {**dict.fromkeys(users), **{anchor: anchor for anchor in found}})
     for anchor, retrievers in found.items():
-        yield Turn(
-            anchor=tree.by_id[anchor],
-            path=_path(tree, anchor, around),
-            retrievers=tuple(retrievers),
-            doubt="partial" if tree.lacks_parent(tree.by_id[anchor]) else None,
-        )
+        yield _turn(tree, anchor, around, retrievers=tuple(retrievers))
 
 
 def _other_calls(tree: StepTree, calls: _Groups, users: _Users) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id.
-
-    A call beside the anchor that called tools may belong to something else.
-    """
+    """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id."""
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for call in tree.generators:
         for above in tree.ancestors(call):
+            # A call beside the anchor that called tools may belong to something else.
             around = users.get(above.id, set()) if not call.calls_tools else set()
             anchor = above.id if above.id in calls or len(around) != 1 else next(iter(around))
             if anchor in calls and (anchor, call.id) not in known:
@@ -590,47 +555,47 @@ def _users(tree: StepTree, owners: _Owners) -> dict[Hashable, set[Hashable | Non
     return users
 
 
-def _path(tree: StepTree, anchor: Hashable, users: _Users) -> tuple[Step, ...]:
-    start = tree.by_id[anchor]
-    return (start, *(a for a in tree.ancestors(start) if users[a.id] == {anchor}))
+def _turn(tree: StepTree, anchor: Hashable, users: _Users, **parts: Any) -> Turn:
+    step = tree.by_id[anchor]
+    above = (a for a in tree.ancestors(step) if users[a.id] == {anchor})
+    doubt: SkipReason | None = "partial" if tree.lacks_parent(step) else None
+    return Turn(anchor=step, path=(step, *above), doubt=doubt, **parts)
 
 
-def _surroundings(
-    tree: StepTree, turns: Sequence[Turn], owners: _Owners
-) -> tuple[dict[Hashable, list[Step]], dict[Hashable, list[Step]]]:
-    """Return the steps below each anchor, and those beside it below a step of this turn alone."""
+def _with_surroundings(tree: StepTree, turns: Sequence[Turn], owners: _Owners) -> Iterator[Turn]:
+    """Yield ``turns`` with the steps below each anchor, or beside it below the turn's own path."""
     lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
     below: dict[Hashable, list[Step]] = defaultdict(list)
     beside: dict[Hashable, list[Step]] = defaultdict(list)
+    holders = set[Hashable]()  # steps with a retrieval below, even if it failed
     for one in tree.steps:
         above = [above.id for above in tree.path(one)]
+        holders.update(above[1:] if one.kind in RETRIEVALS else ())
         anchor = next((a for a in above[1:] if a in owners), None)
         if anchor is not None and owners[anchor] is not None:
             below[owners[anchor]].append(one)
         first = next((a for a in above if a in owners or a in lines), None)
-        if first in lines and first not in owners:
+        if one.kind == "chain" and first in lines and first not in owners:
             beside[lines[first]].append(one)
-    return below, beside
+    for turn in turns:
+        inner, chains = below[turn.anchor.id], beside[turn.anchor.id]
+        tools = [one for one in inner if one.kind in _ACTIVE and not tree.is_inside(one, _ACTIVE)]
+        steps = [one for one in inner if one.kind in {"agent", "chain", "reranker"}]
+        ranking = {s.id for s in steps if (s.kept_ids or s.documents_seen) and s.output is None}
+        yield replace(
+            turn,
+            steps=(turn.anchor, *steps, *chains),
+            tools=tuple(tools),
+            ranking_calls=_within(tree, turn.calls, ranking - {turn.anchor.id}),
+            tool_calls=_within(tree, (*turn.calls, *turn.other_calls), {tool.id for tool in tools}),
+            lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, inner, holders),
+        )
 
 
-def _with_surroundings(
-    tree: StepTree, turn: Turn, below: Sequence[Step], beside: Sequence[Step]
-) -> Turn:
-    tools = [one for one in below if one.kind in _ACTIVE and not tree.is_inside(one, _ACTIVE)]
-    steps = [one for one in below if one.kind in {"agent", "chain", "reranker"}]
-    ranking = {s.id for s in steps if (s.kept_ids or s.documents_seen) and s.output is None}
-    return replace(
-        turn,
-        steps=(turn.anchor, *steps, *(one for one in beside if one.kind == "chain")),
-        tools=tuple(tools),
-        ranking_calls=_within(tree, turn.calls, ranking - {turn.anchor.id}),
-        tool_calls=_within(tree, (*turn.calls, *turn.other_calls), {tool.id for tool in tools}),
-        lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, below),
-    )
-
-
-def _lacks_retrieval(tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step]) -> bool:
-    inside = {above.id for one in retrievers for above in tree.path(one)} | tree.above_retrievals
+def _lacks_retrieval(
+    tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step], holders: set[Hashable]
+) -> bool:
+    inside = holders.union(above.id for one in retrievers for above in tree.path(one))
     tools = [one for one in below if one.kind == "tool" and one.error is None]
     searching = {tool.name for tool in tools if tool.id in inside}
     return any(tool.name in searching and tool.id not in inside for tool in tools)
@@ -645,9 +610,9 @@ def _within(tree: StepTree, calls: Sequence[Step], ids: set[Hashable]) -> frozen
 def _with_doubts(
     tree: StepTree, turns: Sequence[Turn], users: _Users, *, is_complete: bool
 ) -> Iterator[Turn]:
-    """Yield ``turns``, with a doubt if a turn may be a step on the way to another answer.
+    """Yield ``turns``, with a doubt for those that may only prepare the answer of another turn.
 
-    Another turn wrote its question, or what a step with several turns returned is from no call.
+    Another turn wrote their question, or no LLM call wrote the output of a step around them.
     """
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     wrote: dict[str, set[Hashable]] = defaultdict(set)

@@ -1,7 +1,7 @@
-"""Plain data of spans and LangChain runs: chat messages, questions and answers in them.
+"""Find chat messages, questions, answers and other texts in the data of spans and runs.
 
-Plain data are strings, numbers, lists and dicts. A chat message in it is a dict with a role and a
-content, whatever the framework; a value of a span may be JSON or a Python repr.
+Plain data are strings, numbers, lists and dicts, also parsed from JSON or a Python repr. A chat
+message is a dict with a ``role`` and a ``content``, whatever the framework.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_in(part: str | None, whole: str | None) -> bool:
 
 
 def json_in(text: object, *, opening: str = "") -> Any:
-    """Parse ``text`` as JSON, or return None. It must begin with a character of ``opening``."""
+    """Parse ``text`` as JSON if it begins with a character of ``opening``, or return None."""
     if not isinstance(text, str) or not text.lstrip().startswith(tuple(opening) or ""):
         return None
     try:
@@ -108,7 +108,7 @@ def usable(text: str | None) -> str | None:
 
 
 def value(view: Span, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
-    """Return the first of the attributes ``keys`` as plain data; `CUT` if it may be lost."""
+    """Read the first of the attributes ``keys``; `CUT` if none is there and some were dropped."""
     for key in keys:
         found = view.attributes.get(key)
         if found is not None:
@@ -117,7 +117,7 @@ def value(view: Span, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
 
 
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
-    """Return ``raw``, JSON if it begins as such, as plain data; `HIDDEN` or `CUT` if it is lost."""
+    """Return ``raw``, parsed if it is JSON, as plain data; `HIDDEN` if redacted, `CUT` if cut."""
     if not isinstance(raw, str):
         return plain(raw)
     text = raw.strip()
@@ -151,15 +151,11 @@ def has_gaps(numbers: Iterable[int]) -> bool:
 
 # --- chat messages --------------------------------------------------------------------------------
 
-_ROLES: Mapping[str, str] = {
-    name: role
-    for role, names in {
-        "assistant": ("ai", "assistant", "model", "tool-call"),
-        "system": ("developer", "system"),
-        "tool": ("function", "tool", "tool-response"),
-        "user": ("human", "user"),
-    }.items()
-    for name in names
+_ROLES: Mapping[str, tuple[str, ...]] = {
+    "assistant": ("ai", "assistant", "model", "tool-call"),
+    "system": ("developer", "system"),
+    "tool": ("function", "tool", "tool-response"),
+    "user": ("human", "user"),
 }
 _CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
 
@@ -168,7 +164,8 @@ def role_named(name: object) -> str | None:
     """Return the role (user, assistant, system, tool) that a framework calls ``name``, or None."""
     if not isinstance(name, str):
         return None
-    return _ROLES.get(name.lower().removesuffix("chunk").removesuffix("message"))
+    name = name.lower().removesuffix("chunk").removesuffix("message")
+    return next((role for role, names in _ROLES.items() if name in names), None)
 
 
 def plain(data: Any) -> Any:
@@ -248,12 +245,9 @@ def at(data: Any, *path: str) -> Any:
     return data
 
 
-# In the next functions types are looked up in tuples: a type may be a list, which has no hash.
-
-
 def _is_result(block: object) -> bool:
     return isinstance(block, Mapping) and (
-        block.get("type") in ("tool_call_response", "tool_result")
+        block.get("type") in ("tool_call_response", "tool_result")  # no set: it may be a list
         or "tool_call_result" in block
         or "toolResult" in block
         or {"result", "origin"} <= block.keys()  # Haystack's, as its repr has it
@@ -322,7 +316,6 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
 
 # --- questions and answers ------------------------------------------------------------------------
 
-
 QUESTIONS = (  # keys under which applications keep questions, the first one first
     *("question", "input", "query", "user_input", "user_question", "prompt", "text"),
     *("str_or_query_bundle", "query_bundle", "query_str", "user_msg", "message"),
@@ -337,12 +330,12 @@ _NESTED = 20  # levels of dicts within dicts that are searched for a text
 
 
 def question_in(data: Any) -> str | None:
-    """Return the question in plain ``data``, JSON or a repr: under a key, or the last message."""
+    """Return the question in ``data``: the text under a usual key, or the last user message."""
     return _text_in(data, QUESTIONS, "user")
 
 
 def answer_in(data: Any) -> str | None:
-    """Return the answer in plain ``data``, JSON or a repr: under a key, or the last message."""
+    """Return the answer in ``data``: the text under a usual key, or the last message of the LLM."""
     return _text_in(data, ANSWERS, "assistant")
 
 
@@ -404,7 +397,7 @@ def data_in(text: str) -> Any:
 
 
 def nodes_of(source: str, mode: Literal["eval", "exec"]) -> list[Any]:
-    """Return the parts of the Python ``source``, the whole first; none if not valid."""
+    """Return the nodes of the syntax tree of ``source``, root first; none for invalid Python."""
     if sum(map(source.count, _PARTS)) > _ITEMS:
         return []
     try:
@@ -431,8 +424,7 @@ def _data(node: ast.expr) -> Any:
 
 # --- texts in prompts -----------------------------------------------------------------------------
 
-# The index of a message, and the number of its letters and digits before a position in it.
-Place: TypeAlias = "tuple[int, int]"
+Place: TypeAlias = "tuple[int, int]"  # the index of a message, letters and digits before a text
 
 _CHUNK = 24  # letters and digits in a row that two texts do not share by chance
 _NEITHER = re.compile(r"[\W_]+")
@@ -445,7 +437,7 @@ def bare(text: str) -> str:
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
-    """Return the index of the first message with ``text`` in it, and its offset there."""
+    """Return the index of the first message that contains ``text``, and the offset there."""
     return Messages(messages).find(text)
 
 
@@ -468,13 +460,10 @@ class Messages:
         return sum(map(len, self._bare))
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """Return the index of the first message with ``text`` in it, and the offset of ``text``.
-
-        It may be there verbatim, escaped as in JSON, or with other white space; then the offset is
-        that in the message with normalised white space.
-        """
+        """Return the index of the first message that contains ``text``, and the offset there."""
         if not text.strip():  # an empty text is in every message
             return None
+        # Verbatim, escaped as in JSON, or with other white space: in messages with single spaces.
         forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
         return _find(forms, self.texts) or _find([normalised(text)], self._normal)
 
@@ -484,10 +473,7 @@ class Messages:
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
     def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
-        """Return those of ``texts`` of which the messages contain a part, with its position.
-
-        A part is 24 letters and digits in a row that none of ``others`` contains.
-        """
+        """Return the position of a part of each of ``texts`` that ``others`` do not contain."""
         parts = {text: _parts_of(bare(text)) for text in texts}
         known = {part for several in parts.values() for part in several}
         for other in others if known else ():

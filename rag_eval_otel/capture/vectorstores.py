@@ -80,7 +80,7 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """Record a search; yield the list that takes its results. Prompts search for examples."""
+    """Record a search, unless a retriever or prompt makes it; yield a list to put results into."""
     results: list[Any] = []
     handler, above = (None if _SEARCHING.get() else active_run()) or (None, None)
     run = None

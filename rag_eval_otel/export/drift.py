@@ -24,8 +24,7 @@ from rag_eval_otel.export.attributes import EventLog, exportable_attributes
 from rag_eval_otel.export.metrics import Agreement, Meters, add_gauges
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import LimitedLog
-from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation
+from rag_eval_otel.types import Evaluation, Sampling
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider

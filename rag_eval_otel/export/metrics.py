@@ -24,10 +24,17 @@ from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.environment import sdk_metrics_enabled
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.attributes import span_context
-from rag_eval_otel.judge.limits import AttemptResult, Endpoint, EndpointState
+from rag_eval_otel.judge.limits import Endpoint, EndpointState
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Feedback, HoldStatus, Label, Reason, SkipReason
+from rag_eval_otel.types import (
+    Evaluation,
+    Feedback,
+    HoldStatus,
+    Label,
+    Reason,
+    Sampling,
+    SkipReason,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -466,12 +473,12 @@ def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
     known.add(endpoint)
     record, named = Meters(provider).record, {semconv.ENDPOINT: exportable(endpoint.state.name)}
 
-    def count_attempt(attempt: AttemptResult) -> None:
-        attributes = {**named, semconv.OUTCOME: attempt.outcome}
+    def count_attempt(outcome: str, seconds: float) -> None:
+        attributes = {**named, semconv.OUTCOME: outcome}
         record(semconv.ENDPOINT_ATTEMPTS, 1, attributes)
-        record(semconv.ENDPOINT_DURATION, attempt.seconds, attributes)
+        record(semconv.ENDPOINT_DURATION, seconds, attributes)
 
-    def count_not_sent(_: str, reason: str) -> None:
+    def count_not_sent(reason: str) -> None:
         record(semconv.ENDPOINT_NOT_SENT, 1, {**named, semconv.REASON: reason})
 
     def source(value: Callable[[EndpointState], float]) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -19,12 +19,12 @@ _QUIET = 8  # iterations of the event loop in which a reply reaches its metric
 
 
 class Ask:
-    """Puts the tasks (typed questions) of one sample to a judge, within one event loop.
+    """Puts the questions (tasks) of metrics about one sample to a judge, within one event loop.
 
-    Equal tasks are sent once. Tasks that wait at the same moment share a request, unless one of
-    them must not see a text of another. A task that comes while a request is under way waits, at
-    most ``patience`` seconds, to share its request with tasks that follow from the reply. If a
-    reply does not parse, the judge is asked again, at most ``repairs`` times, and told the error.
+    Equal tasks are sent once. Tasks that are put at the same moment share a request, unless one of
+    them must not see a text of another. While a request is under way, new tasks wait at most
+    ``patience`` seconds for its reply, from which other tasks may follow, and are sent with these.
+    If a reply does not parse, the request is repeated with the error, at most ``repairs`` times.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Ask:
         return await asyncio.shield(self._outcomes[task])
 
     def _settle(self, seen: int, quiet: int) -> None:
-        """Send the waiting tasks once nothing has come for `_QUIET` iterations of the loop."""
+        """Send the waiting tasks when no task was put for `_QUIET` iterations of the event loop."""
         loop = asyncio.get_running_loop()
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:
@@ -128,7 +128,7 @@ class Ask:
             asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
 
     async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
-        """Put ``tasks`` to the judge; if they are too long for it, once more with less text."""
+        """Put ``tasks`` to the judge, once more with fewer contexts if the texts are too long."""
         try:
             return await self._replies(tasks)
         except errors.JudgeTooLongError as error:
@@ -142,7 +142,10 @@ class Ask:
             return [error] * len(tasks)
 
     async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
-        sizes = {_first(task): _size_of(task) for task in tasks}
+        sizes: dict[Task[Any], int] = {}
+        for task in tasks:
+            texts = (text for name, _ in task.inputs for text in task.texts(name))
+            sizes[_first(task)] = len(instructions_of(task.kind)) + sum(map(len, texts))
         try:
             async with self.ledger.metered(sizes, self._judge, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
@@ -162,11 +165,6 @@ def _first(task: Task[Any]) -> Task[Any]:
     return replace(task, complaint="") if task.complaint else task
 
 
-def _size_of(task: Task[Any]) -> int:
-    texts = (text for name, _ in task.inputs for text in task.texts(name))
-    return len(instructions_of(task.kind)) + sum(map(len, texts))
-
-
 def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:
     groups: list[list[Task[Any]]] = []
     for task in tasks:
@@ -179,12 +177,11 @@ def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[lis
 
 
 def given_up() -> errors.JudgeTimeoutError:
-    """Return the error for a request that was cancelled because the evaluation ran out of time."""
     return errors.JudgeTimeoutError("given up: the evaluation ran out of time")
 
 
 def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """Halve contexts if a task is about a single one; else notes replace the later half."""
+    """Replace the later contexts by notes, or the end of each, if a task is about one context."""
     shown = [dict(task.inputs) for task in tasks]
     single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
     listed = (text for inputs in shown for text in inputs.get("contexts", ()))
@@ -196,10 +193,7 @@ def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
         later = numbered[len(numbered) // 2 :]
         found = {text: f"({note.format(i)}" for i, text in later}
     shorter = {text: short for text, short in found.items() if len(short) < len(text)}
-    return [_replaced(task, shorter) for task in tasks]
 
-
-def _replaced(task: Task[Any], shorter: Mapping[str, str]) -> Task[Any]:
     def short(name: str, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if name not in {"context", "contexts"}:
             return value
@@ -207,4 +201,5 @@ def _replaced(task: Task[Any], shorter: Mapping[str, str]) -> Task[Any]:
             return shorter.get(value, value)
         return tuple(shorter.get(text, text) for text in value)
 
-    return replace(task, inputs=tuple((name, short(name, value)) for name, value in task.inputs))
+    inputs = (tuple((name, short(name, value)) for name, value in task.inputs) for task in tasks)
+    return [replace(task, inputs=one) for task, one in zip(tasks, inputs, strict=True)]

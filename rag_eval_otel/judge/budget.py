@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from rag_eval_otel.config import Limit
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
@@ -30,7 +30,7 @@ _FRESH = 1.0  # seconds for which the sums of all processes that a request has s
 
 
 class SlidingWindow:
-    """Adds up the amounts of the last ``seconds`` seconds, in cells. Not thread-safe."""
+    """The sum of what was added in the last ``seconds`` seconds, in ``cells`` intervals of time."""
 
     def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
         self._count = cells
@@ -55,7 +55,7 @@ class SlidingWindow:
         return cell
 
     def correct(self, cell: int, difference: int) -> None:
-        """Add ``difference`` to the amount of ``cell``, unless it has left the window."""
+        """Add ``difference`` to the amount of interval ``cell``, unless it is too old by now."""
         for pair in reversed(self._cells):
             if pair[0] == cell:
                 pair[1] += difference
@@ -70,22 +70,24 @@ def whole(limit: Limit) -> int:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Reservation:
-    """An admitted request: its estimate, and its cells here and (None if away) in Redis."""
+    """An admitted request: for each limit, the estimate, and the interval in which it counts."""
 
     model: str
     amounts: tuple[int, ...]
     cells: tuple[int, ...]
-    shared: tuple[int, ...] | None
+    shared: tuple[int, ...] | None  # the intervals in Redis; None: it is not counted there
     is_settled: bool = False
 
 
 class Budget:
     """Limits what the requests to judge and embedder may take in windows of time. Thread-safe.
 
-    ``limits`` are in requests, tokens or money. A request counts with an estimate by its size until
-    `settle` knows its tokens. With ``estimates`` off, it is admitted while anything is left, and so
-    may exceed the limit. A request above a whole limit is admitted if nothing is used. ``shared``
-    are counts of several processes; while they are away, this process counts alone.
+    - ``limits`` are in requests, tokens or money. A request counts with an estimate by its size,
+      until `settle` replaces the estimate by the tokens that it took. A request that is larger than
+      a whole limit is admitted if nothing of the limit is used.
+    - ``estimates="off"``: a request is admitted while anything is left, and may exceed the limit.
+    - ``shared``: counts of several processes, in Redis. While Redis cannot be reached, this process
+      counts alone.
     """
 
     def __init__(
@@ -131,7 +133,10 @@ class Budget:
         )
 
     async def reserve(self, model: str, *, size: int, part: str = "judge") -> Reservation:
-        """Admit one attempt of a request with ``size`` characters, or raise `BudgetSpentError`."""
+        """Reserve one attempt of a request with ``size`` characters; its amounts count from now.
+
+        Raises `BudgetSpentError` if a limit does not admit it.
+        """
         amounts = tuple(self._amounts(model, self._estimate(size, part)))
         shared = None if self._shared is None else await self._shared.take(amounts)
         refused: int | None = None
@@ -151,7 +156,10 @@ class Budget:
         return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
-        """Replace the estimate by ``usage``, once; None: the estimate counts for each request."""
+        """Replace the estimate by ``usage``; None: unknown, the estimate counts ``requests`` times.
+
+        A second call for the same reservation has no effect.
+        """
         if reservation.is_settled:
             return
         reservation.is_settled = True
@@ -243,11 +251,12 @@ return result
 """
 
 
-_Taken: TypeAlias = "tuple[int | None, tuple[int, ...], list[int]]"
-
-
 class RedisCounts:
-    """Counts of a budget in Redis; while it is away, `take` returns None for ``retry`` seconds."""
+    """The amounts that several processes took from a budget, in Redis.
+
+    Processes whose ``url`` ends in the same ``#name`` share a budget. After an error, Redis is not
+    asked for ``retry`` seconds.
+    """
 
     def __init__(
         self,
@@ -274,8 +283,14 @@ class RedisCounts:
         self._log = LimitedLog(clock=clock)
         self._workers = Workers(_THREADS)
 
-    async def take(self, amounts: Sequence[int]) -> _Taken | None:
-        """Return the index of a limit that refuses, or None, cells and sums; None: no Redis."""
+    async def take(
+        self, amounts: Sequence[int]
+    ) -> tuple[int | None, tuple[int, ...], list[int]] | None:
+        """Add ``amounts``, one for each limit, unless one of them would exceed its limit.
+
+        Returns the index of the limit that refuses (or None), and for each limit the cell and the
+        sum; returns None while Redis cannot be reached.
+        """
         if self._clock() < self._away_until:
             return None
         arguments = [CELLS]
@@ -315,7 +330,10 @@ class RedisCounts:
 
 
 def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
-    """Return a client and the name; errors do not quote the password in ``url``."""
+    """Return a client of Redis for ``url``, and the name of the budget, the part after ``#``.
+
+    Raises `ConfigError`, whose message does not quote the password in ``url``.
+    """
     redis = require("redis", "redis")
     client = None
     address, _, name = str(url).partition("#")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langchain_core.runnables import Runnable
 
-
 _WAIT = 30.0  # seconds of an attempt at a call of Bedrock
 
 
@@ -25,19 +24,19 @@ class LangChainJudge:
     """A judge that is a LangChain chat model, or a runnable that ends in a chat model.
 
     The JSON Schema of the reply is in the prompt, because not every chat model accepts a schema.
-    The retries and timeouts that are set in the chat model apply. The calls of the chat model are
-    traced neither by this library nor by LangSmith.
+    The retries and timeouts of the chat model apply. Its calls are traced neither by this library
+    nor by LangSmith.
 
     The chat model is called with ``invoke`` on at most ``max_threads`` worker threads, because
     LangChain's packages share one asynchronous HTTP client in a process, which fails in two event
-    loops. Only a chat model without a synchronous form is called with ``ainvoke``; do not use that
-    model, or another model of its class, elsewhere.
+    loops. Only a chat model that has no synchronous form is called with ``ainvoke``; do not use
+    another model of its class elsewhere.
     """
 
     def __init__(
         self, llm: Runnable[Any, Any], *, model: str | None = None, max_threads: int = 16
     ) -> None:
-        """Judge with ``llm``; versions of scores contain ``model``, or else the name in ``llm``."""
+        """Judge with ``llm``; ``model`` replaces the name of ``llm`` in `Score.version`."""
         self._call = SyncFirst(llm.invoke, llm.ainvoke, max_threads=max_threads)
         self.model = model or _name_of(llm)
         self.title = _title_of(_model_in(llm), self.model)  # in log lines
@@ -46,7 +45,7 @@ class LangChainJudge:
         return f"LangChainJudge({self.model!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Send ``tasks`` in one call of the chat model; return the replies or raise its error."""
+        """Return the replies to ``tasks`` from one call; exceptions of LangChain are raised."""
         from langsmith import tracing_context  # noqa: PLC0415  # comes with langchain-core
 
         request = compose(tasks)
@@ -77,13 +76,12 @@ def bedrock_judge(model: str) -> LangChainJudge:
 
 
 def _not_made(error: Exception, provider: str, model: str) -> ConfigError:
-    """Return the error for a model, without options, which may have a key."""
-    message = " ".join(str(error).partition("[type=")[0].split())
+    message = " ".join(str(error).partition("[type=")[0].split())  # options may have a key
     return ConfigError(f"{provider}/{model} could not be made: {message}")
 
 
 _ADDRESSES = ("openai_api_base", "base_url", "azure_endpoint", "anthropic_api_url", "endpoint_url")
-"""The attributes in which chat models of LangChain keep the address of their server."""
+"""Where chat models of LangChain keep the address of their server."""
 
 
 def _title_of(llm: object, model: str) -> str:

@@ -90,7 +90,7 @@ _BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNOR
 
 
 class Term(NamedTuple):
-    """A word; those with one ``key`` are equal. ``is_exact`` ones are numbers and negations."""
+    """A word of a text; words with equal keys are equal. Numbers and negations are exact."""
 
     key: str
     text: str
@@ -142,7 +142,10 @@ def keys_of(text: str) -> set[str]:
 
 
 def claims_of(answer: str, *, question: str = "") -> list[str]:
-    """Return the claims of ``answer``: of a mere yes or no, ``question`` and the yes or no."""
+    """Return the statements of ``answer``; a refusal or a greeting makes none.
+
+    The claim of an answer that is only a yes or a no is ``question``, followed by this word.
+    """
     told, said = _read(answer)
     if not said and told and not any(map(_is_refusal, told)):
         shown = told if has_content(terms(" ".join(told))) else [question, *told]
@@ -198,7 +201,7 @@ def _is_refusal(sentence: str) -> bool:
 
 
 class Passages:
-    """An index of the words in passages, to find how far the passages support a claim."""
+    """Passages, indexed by word, to compute how probable it is that they support a claim."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._places: dict[str, list[int]] = defaultdict(list)
@@ -322,7 +325,7 @@ _COMMON = 0.6  # weight of a feature that all texts have
 
 
 def read(question: str) -> tuple[Kind | None, str]:
-    """Return the kind of thing that ``question`` asks for, or None, and its other words."""
+    """Return the kind of thing that ``question`` asks for, if it is known, and its other words."""
     text = question[:_READ].lower().replace("\u2019", "'")
     is_marked = "?" in text and len(question) <= _READ
     polar = _POLAR.search(text)
@@ -340,7 +343,7 @@ def read(question: str) -> tuple[Kind | None, str]:
 
 
 def _kinds_of(claims: Sequence[str]) -> list[Kind]:
-    """Return three kinds of thing (name, time, ...) that ``claims`` may tell, likeliest first."""
+    """Return three kinds of thing (name, time, ...) that ``claims`` may state, likeliest first."""
     text = " ".join(claims)
     words = text.split()
     found = _matching(_MARKED, text)
@@ -376,7 +379,7 @@ def reverse_questions(answer: str) -> list[str]:
 
 
 def features(text: str) -> dict[str, float]:
-    """Return ``text`` as a unit vector: weights of its words, and of the kind of thing it asks."""
+    """Return weights of the words of ``text`` and of what it asks for; their squares sum to 1."""
     kind, rest = read(text)
     words: dict[str, float] = defaultdict(float)
     for term in terms(rest):
@@ -435,8 +438,6 @@ def sub_questions(question: str) -> list[str]:
     return [part if part.endswith("?") else f"{part}?" for part in asked]
 
 
-# --- the judge ------------------------------------------------------------------------------------
-
 FULL, EVEN, PART = 0.75, 0.5, 0.25  # least shares: rating 2, a yes, rating 1
 _BY_THE_LEAST = 2  # the groundedness prompt for which the worst claim counts, not the mean
 _INTENT = "To know: "
@@ -446,7 +447,6 @@ BY_EVIDENCE = frozenset(
     " context_relevance relevant_contexts useful_for_answer useful_for_reference".split()
 )
 """The families of tasks whose replies depend on the evidence of `Answers` alone."""
-
 
 Index: TypeAlias = Callable[[tuple[str, ...]], Passages]
 
@@ -470,7 +470,7 @@ class LexicalJudge:
     revision = 4  # part of the version of a score: raise it whenever the replies change
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return the replies to ``tasks``, made without any request."""
+        """Return a reply or an error for each of ``tasks``."""
         index = cache(Passages)  # several tasks show the same contexts
         return Replies(parts=tuple(_reply(task, index) for task in tasks), model=self.model)
 
@@ -488,7 +488,10 @@ def _reply(task: Task[Any], index: Index) -> object:
 
 
 class Answers:
-    """The replies to one ``task``: ``to_X`` to tasks of family X, by evidence from 0 to 1."""
+    """Replies to one ``task``; the method ``to_X`` replies to tasks whose prompt is named X.
+
+    `LocalJudge` overrides the methods that compute evidence: probabilities from 0 to 1.
+    """
 
     def __init__(self, task: Task[Any], index: Index = Passages) -> None:
         shown = dict(task.inputs)
@@ -571,8 +574,6 @@ class Answers:
     def _rating(self, share: float) -> say.Reply:
         rating: Literal[0, 1, 2] = 2 if share >= FULL else 1 if share >= PART else 0
         return say.Rating(rating=rating, reason=self.reason(share)).expecting(2 * share)
-
-    # --- replies that depend on words, with any evidence ---
 
     def to_reverse_question(self) -> say.Reply:
         written = reverse_questions(self.answer) or [""]

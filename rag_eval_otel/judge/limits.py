@@ -32,22 +32,14 @@ _PROBE, _LONGEST_PROBE = 0.5, 30.0  # seconds until a probe; each failed probe d
 _POLL = 0.05  # seconds between two looks at the breaker
 _FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts
 _LATE = 0.05  # seconds; so long before its deadline, a request has timed out, or is given up
+_FAIR = 1.0  # seconds; an attempt that its turn cuts off sooner says nothing about the server
+_FADING = 0.9  # part of the time of a slow reply that is remembered after each faster reply
 _JITTER = 0.1  # largest part that is added to a pause, or taken from the time until a probe
 _RANDOM = random.SystemRandom()  # the global generator is seeded by applications
 
-
-Outcome: TypeAlias = Literal[
-    "ok",
-    "bad_request",
-    "cancelled",
-    "internal",
-    "not_found",
-    "rate_limited",
-    "timeout",
-    "transport",
-    "unauthorized",
-    "unparsable",
-]
+_Refusal = Literal["bad_request", "not_found", "rate_limited", "unauthorized"]
+_Failure = Literal["cancelled", "internal", "timeout", "transport", "unparsable"]
+Outcome: TypeAlias = Literal["ok", _Refusal, _Failure]
 """How an attempt ended. ``bad_request`` is a refusal of the request's content (400, 413, 422)."""
 
 _RETRIED = frozenset({"rate_limited", "timeout", "transport"})
@@ -84,7 +76,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _attribute(error: BaseException | None, name: str) -> Any:
-    """Return an attribute that was set, or None; code of ``error``, as a property, is not run."""
+    """Read ``error.__dict__`` alone, because properties of other libraries may fail."""
     return getattr(error, "__dict__", {}).get(name)
 
 
@@ -107,7 +99,7 @@ def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float 
 
 
 def is_usable(replies: Replies) -> bool:
-    """Return True unless no part of ``replies`` fits its task."""
+    """Return False if the judge's reply does not parse for any of the tasks of a request."""
     bad = [isinstance(part, errors.UnparsableReplyError) for part in replies.parts]
     return not (bad and all(bad))
 
@@ -116,10 +108,14 @@ def is_usable(replies: Replies) -> bool:
 class Limits:
     """The limits of an `Endpoint`.
 
-    - ``retries`` of a request, and ``timeout`` of an attempt in seconds; None: the turn's deadline.
-    - ``patience``: the maximum seconds to wait for a pause, and for anything without a deadline.
-    - ``concurrency``: the maximum number of requests under way in an event loop.
-    - ``failures``: how many failed attempts in a row open the breaker; infinity: it never opens.
+    - ``retries``: how often a failed request is sent again at most.
+    - ``timeout``: the maximum seconds of one attempt. If it is None, only the deadline of the turn
+      ends an attempt.
+    - ``patience``: the maximum seconds that a request waits while the server demands a pause
+      (Retry-After); in a turn that has no deadline, also for a probe or a free slot.
+    - ``concurrency``: the maximum number of requests that one event loop sends at the same time.
+    - ``failures``: the number of failed attempts in a row that open the circuit breaker. With
+      infinity, the default, the breaker never opens.
     """
 
     retries: int = 3
@@ -130,7 +126,7 @@ class Limits:
 
 
 class Breaker:
-    """Decides when a failing endpoint gets no requests but a probe. Not thread-safe."""
+    """A circuit breaker: while it is open, one request at a time, a probe, may be sent."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -143,7 +139,7 @@ class Breaker:
         self._probe_at = -math.inf
 
     def wait(self, now: float) -> float:
-        """Return the seconds until a probe may be sent, or is looked at; 0 if a request may be."""
+        """Return 0 if a request may be sent now, else the seconds after which to ask again."""
         if self.is_open and self.is_probing:
             return _POLL
         return max(0.0, self._probe_at - now) if self.is_open else 0.0
@@ -153,8 +149,7 @@ class Breaker:
         if outcome == "cancelled":
             return None
         was_open = self.is_open
-        # A server that finds fault with the text of a request answers.
-        if outcome in {"ok", "bad_request"}:
+        if outcome in {"ok", "bad_request"}:  # a server that refuses a text works
             self.is_open, self.failures, self._probe_seconds = False, 0, 0.0
             return "closed" if was_open else None
         self.failures += 1
@@ -192,7 +187,7 @@ class RetryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointState:
-    """What an `Endpoint` reports; ``returned`` counts attempts after a pause."""
+    """The state of an `Endpoint`; ``returned`` counts requests sent again after a rate limit."""
 
     name: str
     attempts: Mapping[Outcome, int]
@@ -203,15 +198,6 @@ class EndpointState:
     limit: int
     in_flight: int
     pause: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptResult:
-    """An attempt that has ended."""
-
-    endpoint: str
-    outcome: Outcome
-    seconds: float
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -233,7 +219,8 @@ class Endpoint:
     - A circuit breaker opens when the last attempts, five in live scoring, all failed. While it is
       open, one probe at a time is sent, and the other requests wait for its success.
 
-    ``observers`` get each `AttemptResult`, ``refusal_observers`` name and reason if none is sent.
+    ``observers`` are called with outcome and seconds of each attempt, ``refusal_observers`` with
+    the reason why a request was not sent.
     """
 
     def __init__(
@@ -249,8 +236,8 @@ class Endpoint:
         self.name = name
         self.title = title or name
         self.limits = limits or Limits()
-        self.observers: list[Callable[[AttemptResult], None]] = []
-        self.refusal_observers: list[Callable[[str, str], None]] = []
+        self.observers: list[Callable[[Outcome, float], None]] = []
+        self.refusal_observers: list[Callable[[str], None]] = []
         self._clock, self._sleep, self._draw = clock, sleep, draw
         self._reset()
         call_in_child(self._reset)
@@ -264,6 +251,7 @@ class Endpoint:
         self._attempts: Counter[Outcome] = Counter()
         self._returned = 0
         self._paused_until = self._paused_at = -math.inf
+        self._slow = _FAIR  # seconds of recent slow replies
         self._log = LimitedLog(clock=self._clock)
 
     def with_limits(self, limits: Mapping[str, Any]) -> Endpoint:
@@ -285,7 +273,10 @@ class Endpoint:
             )
 
     async def call(self, send: Send[T], *, is_usable: Callable[[T], bool] = lambda _: True) -> T:
-        """Return the result of ``send()``, after retries; one not ``is_usable`` is a failure."""
+        """Await ``send()``, again after a passing failure, and return its result.
+
+        A result for which ``is_usable`` is False is returned too, but counts as a failed attempt.
+        """
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
         loop = asyncio.get_running_loop()
@@ -322,7 +313,7 @@ class Endpoint:
             tries = await self._before_retry(attempt, last, tries=tries)
 
     async def _before_retry(self, attempt: _Attempt, error: Exception, *, tries: int) -> int:
-        """Wait before a retry, and return ``tries`` plus the tries that were used up, or raise."""
+        """Wait, and return the new number of ``tries``; raise ``error`` if no retry is allowed."""
         if attempt.outcome not in _RETRIED or tries >= self.limits.retries:
             raise error
         if attempt.is_probe:
@@ -396,7 +387,7 @@ class Endpoint:
         error = kind(cause)
         error.requests = 0
         for observe in self.refusal_observers:
-            observe(self.name, error.reason)
+            observe(error.reason)
         return error
 
     def _record(self, attempt: _Attempt, error: BaseException | None) -> None:
@@ -412,7 +403,8 @@ class Endpoint:
             # Refusals of requests that were under way together are one failure.
             if outcome != "rate_limited" or attempt.began >= self._paused_at or attempt.is_probe:
                 draw, is_probe = self._draw(), attempt.is_probe
-                change = self._breaker.ended(outcome, is_probe=is_probe, now=now, draw=draw)
+                told = self._told_by(attempt, seconds=seconds, now=now)
+                change = self._breaker.ended(told, is_probe=is_probe, now=now, draw=draw)
             after, failures = retry_after_of(error), self._breaker.failures
             if outcome == "rate_limited" or after is not None:
                 if attempt.began >= self._paused_at:
@@ -431,15 +423,22 @@ class Endpoint:
         elif change == "closed":
             self._log.write("closed", "the %s answers again", self.title)
         for observe in self.observers:
-            observe(AttemptResult(endpoint=self.name, outcome=outcome, seconds=seconds))
+            observe(outcome, seconds)
+
+    def _told_by(self, attempt: _Attempt, *, seconds: float, now: float) -> Outcome:
+        """Return the outcome for the breaker: ``cancelled`` if the turn's end left little time."""
+        if attempt.outcome == "ok":
+            self._slow = max(seconds, _FAIR, _FADING * self._slow)
+        is_cut_off = attempt.outcome == "timeout" and now >= attempt.deadline - _LATE
+        is_short = is_cut_off and seconds < self._slow and not attempt.is_probe
+        return "cancelled" if is_short else attempt.outcome
 
     def _outcome(self, attempt: _Attempt, error: BaseException | None, *, now: float) -> Outcome:
         if error is None:
             return "ok" if attempt.is_usable else "unparsable"
         outcome = outcome_of(error)
-        # Whoever gives up a request at its deadline cancels it.
         is_late = outcome == "cancelled" and now >= attempt.deadline - _LATE
-        return "timeout" if is_late else outcome
+        return "timeout" if is_late else outcome  # the evaluation cancels what is too late
 
 
 def _back_off(tries: int) -> float:

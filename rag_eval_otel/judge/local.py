@@ -36,19 +36,19 @@ _SPECIAL = 4  # the most tokens that a tokenizer adds to a pair
 class LocalJudge:
     """A judge that is a classifier of pairs of texts on this machine.
 
-    It needs no key, and no network once the model is downloaded. ``model`` is the name or path of a
-    ``CrossEncoder`` of ``sentence-transformers``: an NLI or hallucination model, which tells
-    whether a text entails a claim, or a cross-encoder with one label, which scores how well two
-    texts match. The label that means entailment is recognised by its name; if no label has such a
-    name, pass its name as ``label``. For context relevance, a model with one label classifies
-    (question, context). A model with more labels classifies the context and the hypothesis that the
-    context answers the question. ``relevance_model`` is a second model, for context relevance only.
-
     Faithfulness, groundedness, context relevance and usefulness are probabilities of the model.
     `LexicalJudge` breaks up an answer into claims and answers all other questions of metrics. A
     context that is too long for the model is split into windows, and the window with the highest
-    probability counts. The pairs of texts of one request are classified together, in batches of
-    ``batch_size``, on ``device``, for example ``"cuda"`` (default: PyTorch's choice).
+    probability counts.
+
+    - ``model``: the name or path of a ``CrossEncoder`` of ``sentence-transformers``: an NLI or
+      hallucination model, which tells whether a text entails a claim, or a cross-encoder with one
+      label, which scores how well two texts match. A named model is downloaded once.
+    - ``relevance_model``: a second model, for context relevance only. With one label, it classifies
+      (question, context), else the context and the hypothesis that it answers the question.
+    - ``label``: the label that means entailment, if its name does not say so.
+    - ``device``: for example ``"cuda"``; PyTorch chooses by default. ``batch_size``: how many pairs
+      of texts are classified together.
 
     Raises `ConfigError` for a model that does not exist, is not a classifier, or has no label that
     is known to mean "supported". Raises `MissingDependencyError` if the extra ``local`` is not
@@ -68,7 +68,7 @@ class LocalJudge:
         device: str | None = None,
         batch_size: int = 32,
     ) -> None:
-        """Load ``model``; a named model that is not on this machine is downloaded."""
+        """Load the models."""
         if batch_size < 1:
             raise ConfigError(f"batch_size must be 1 or more, not {batch_size}")
         self._support = Classifier(model, label=label, device=device, batch_size=batch_size)
@@ -84,7 +84,7 @@ class LocalJudge:
         return f"LocalJudge({self.model.removeprefix('local/')!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return the replies to ``tasks``; pairs of texts of all tasks are classified together."""
+        """Return the replies to ``tasks``; one pass of the model classifies all pairs of texts."""
         others = await self._others.reply(tasks)
         mine = [t for t in tasks if t.kind.family in BY_EVIDENCE and not t.kind.instructions]
         replies = await self._workers.run(lambda: self._replies(mine)) if mine else []
@@ -94,7 +94,7 @@ class LocalJudge:
         return Replies(parts=tuple(parts), model=self.model)
 
     def _replies(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
-        """Answer ``tasks`` twice: to collect pairs of texts, then with their probabilities."""
+        """Answer ``tasks`` twice: the first time only records which pairs of texts are needed."""
         claims, questions = _Wanted(), _Wanted()
         _replies(tasks, claims, questions)
         found = self._support.probabilities(claims), self._relevance.relevances(questions)
@@ -102,7 +102,7 @@ class LocalJudge:
 
 
 class _Wanted(dict[Pair, float]):
-    """Records the pairs of texts that are looked up, and returns one half for each pair."""
+    """Records each pair of texts that is looked up; the value of any pair is one half."""
 
     def __missing__(self, pair: Pair) -> float:
         self[pair] = EVEN
@@ -163,7 +163,7 @@ class Classifier:
 
     @cached_property
     def digest(self) -> str:
-        """Eight hex digits of a hash of some weights of the model and of the label in use."""
+        """A hash of the label and some weights, for the version of scores: eight hex digits."""
         told = [str(self._label)]
         for name, weights in self._model.model.state_dict().items():
             flat = weights.flatten()
@@ -190,26 +190,23 @@ class Classifier:
             asked[text, question] = flipped if self._count == 1 else windows
         return self._best(asked)
 
-    def _best(self, asked: Mapping[Pair, Sequence[Pair]]) -> dict[Pair, float]:
-        flat = list(dict.fromkeys(pair for pairs in asked.values() for pair in pairs))
-        known = dict(zip(flat, self._predicted(flat), strict=True))
-        return {pair: max(known[one] for one in pairs) for pair, pairs in asked.items()}
-
-    def _predicted(self, pairs: Sequence[Pair]) -> list[float]:
+    def _best(self, windows: Mapping[Pair, Sequence[Pair]]) -> dict[Pair, float]:
+        pairs = list(dict.fromkeys(window for of_pair in windows.values() for window in of_pair))
         if not pairs:
-            return []
+            return {}
         identity = import_module("torch").nn.Identity()
         options = {"batch_size": self._batch_size, "show_progress_bar": False}
-        rows = self._model.predict(list(pairs), activation_fn=identity, **options)
+        rows = self._model.predict(pairs, activation_fn=identity, **options)
         logits = np.asarray(rows, dtype=float).reshape(len(pairs), -1)
         if self._count == 1:  # the other label has the logit 0
             logits = np.column_stack([logits, np.zeros(len(pairs))])
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        shares: list[float] = (powers[:, self._label] / powers.sum(axis=1)).tolist()
-        return shares
+        shares = (powers[:, self._label] / powers.sum(axis=1)).tolist()
+        known = dict(zip(pairs, shares, strict=True))
+        return {pair: max(known[one] for one in of_pair) for pair, of_pair in windows.items()}
 
     def _windows(self, text: str, claim: str) -> Iterator[Pair]:
-        """Yield pairs of ``claim`` and a window of ``text``, each short enough for the model."""
+        """Yield overlapping parts of ``text``, each with ``claim``, that fit into the model."""
         tokens = partial(self._tokenizer, add_special_tokens=False, verbose=False)
         told, shown = tokens(claim), tokens(text, return_offsets_mapping=True)
         half = self.length // 2
@@ -255,7 +252,9 @@ def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
         raise ConfigError(f"local/{model} has no label {wanted!r}; its labels: {', '.join(labels)}")
     if len(labels) == 1:
         return 0
-    found = [i for i, name in enumerate(labels) if _is_yes(name)]
+    words = [name.lower().replace("_", " ").replace("-", " ") for name in labels]
+    positive = [any(word.startswith(_POSITIVE) for word in name.split()) for name in words]
+    found = [i for i, name in enumerate(words) if positive[i] and not name.startswith(_NEGATED)]
     if len(labels) in _LABELS and len(found) == 1:
         return found[0]
     raise ConfigError(
@@ -263,9 +262,3 @@ def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
         " clear which one means that a claim is supported; take a model with one, two or three, or"
         f" name it: LocalJudge({model!r}, label=...)"
     )
-
-
-def _is_yes(name: str) -> bool:
-    lowered = name.lower().replace("_", " ").replace("-", " ")
-    is_positive = any(word.startswith(_POSITIVE) for word in lowered.split())
-    return is_positive and not lowered.startswith(_NEGATED)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
     from typing_extensions import TypeIs
 
-
 AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | str | None"
 """A judge, a LangChain chat model, or a judge's name; None: ``RAG_EVAL_JUDGE`` or the default."""
 
@@ -104,7 +103,7 @@ def _is_embedder(given: object) -> TypeIs[Embedder]:
 
 
 def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedder]:
-    """Return judge and embedder; those named by text are made once for equal environments."""
+    """Return a judge and an embedder; a name gives the same object in each call."""
     if _is_judge(judge) and _is_embedder(embedder):
         return judge, embedder
     given: dict[str, Any] = {"judge": judge, "embedder": embedder}
@@ -157,7 +156,7 @@ def _named(judge: str, embedder: str, _environ: tuple[str | None, ...]) -> tuple
 
 
 class ProtectedJudge:
-    """Asks ``judge``, which keeps its own retries, by way of ``endpoint``."""
+    """Sends the requests to ``judge`` through ``endpoint``, which has pauses and a breaker."""
 
     def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -177,7 +176,7 @@ class ProtectedJudge:
 
 
 class ProtectedEmbedder:
-    """Asks ``embedder`` by way of ``endpoint``."""
+    """Sends the requests to ``embedder`` through ``endpoint``."""
 
     def __init__(self, embedder: Embedder, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
     from typing_extensions import Self
 
-
 _TOP_LOGPROBS = 20  # the most alternatives to a token that OpenAI returns
 _FEWER = {20: 5, 5: 0}  # the number to ask for after a refusal
 
@@ -56,14 +55,14 @@ _THINKING = re.compile(
 _HOTTEST = 2  # the highest temperature
 _VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
 
-
-_Client: TypeAlias = "tuple[AsyncOpenAI, AsyncGenerator[None, None]]"
-_Clients: TypeAlias = "dict[asyncio.AbstractEventLoop, _Client]"
+_Clients: TypeAlias = (
+    "dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]]"
+)
 Tasks: TypeAlias = Sequence[Task[Any]]
 
 
 class CutOffError(errors.UnparsableReplyError):
-    """A part of a reply is missing, because the reply was cut off at its most tokens."""
+    """A part of a reply does not parse, because the reply ended at the limit of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,26 +79,26 @@ class _Form:
 class OpenAIJudge:
     """A judge that is a model behind an OpenAI-compatible server.
 
-    A request asks for a reply that matches a strict JSON Schema, at a temperature and with a limit
-    of tokens. What the server refuses (400 or 422) is left out of later requests, so that reasoning
-    models need no option: the schema gives way to a JSON object and then to plain text, with the
-    schema in the prompt; ``temperature`` is left out; the probabilities of tokens, for metrics with
-    ``rating="logprobs"``, become fewer and then none; ``max_tokens`` becomes
-    ``max_completion_tokens``. ``endpoint`` sends the requests, and retries server errors, 429 (as
-    Retry-After says), timeouts and connection errors.
+    A request asks for a reply that matches a strict JSON Schema. Later requests leave out what the
+    server has refused (400 or 422), so that reasoning models need no option: a JSON object and then
+    plain text, with the schema in the prompt, replace the schema; the temperature is left out; the
+    probabilities of tokens, for metrics with ``rating="logprobs"``, become fewer and then none;
+    ``max_completion_tokens`` replaces ``max_tokens``. Server errors, 429 (as Retry-After says),
+    timeouts and connection errors are retried.
 
-    - ``provider``: the provider of the server, which decides the names of fields and the
-      environment variables with address and key (``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
-    - ``temperature``: None: the model's own.
-    - ``max_tokens``: the maximum tokens of a reply, including the reasoning of the model. None: as
-      many as the tasks may need, but no limit for models that are known to write hidden thoughts,
-      and none after a reply was cut off at the limit, or the server has refused it.
+    - ``provider``: decides the names of fields and the environment variables with address and key
+      (for ``openai``: ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
+    - ``temperature``: 0 to 2, or None for the model's own.
+    - ``max_tokens``: the maximum tokens of a reply, including hidden reasoning. None: a limit that
+      suits the tasks; no limit for models that are known to reason, and none after a reply was cut
+      off or the server has refused the limit.
     - ``extra_body``: further fields of the request; they replace fields of the same name.
     - ``timeout``: the maximum seconds of each attempt. ``retries``: the maximum number of retries.
-    - ``schema_mode``: the first way to ask for JSON: by a JSON Schema, as a JSON object, or in the
-      prompt.
+    - ``schema_mode``: the first way to ask for JSON.
     - ``client``: a client (for instance an ``AsyncAzureOpenAI``) that replaces ``base_url``,
       ``api_key``, ``timeout`` and ``retries``. It must be used in one event loop only.
+
+    Raises `ConfigError` for an unknown provider, and for an argument that cannot be used.
     """
 
     def __init__(
@@ -118,10 +117,7 @@ class OpenAIJudge:
         schema_mode: SchemaMode | None = None,
         client: AsyncOpenAI | None = None,
     ) -> None:
-        """Judge with ``model``; connect to the server with the first request only.
-
-        Raises `ConfigError` for an unknown provider, and for an argument that cannot be used.
-        """
+        """Judge with ``model``; the first request connects to the server."""
         self.model = model
         kind, extra = provider_of(provider), dict(extra_body or {})
         if temperature is not None and not 0 <= temperature <= _HOTTEST:
@@ -138,15 +134,10 @@ class OpenAIJudge:
         self._max_tokens = max_tokens
         self._seed = {} if seed is None else {kind.seed: seed}
         self._extra = extra
-        self._is_taken = False  # whether a request in this form was ever answered
+        self._is_taken = False  # whether any request was answered
         self._in_vain = 0
         self._client = OpenAIClient(
-            kind,
-            base_url=base_url,
-            api_key=api_key,
-            timeout=timeout,
-            retries=retries,
-            client=client,
+            kind, base_url, api_key=api_key, timeout=timeout, retries=retries, client=client
         )
         title = f"judge {provider}/{model} at {self._client.address}"
         self.endpoint = Endpoint(f"judge {model}", self._client.limits, title=title)
@@ -160,7 +151,10 @@ class OpenAIJudge:
         return found
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Send ``tasks`` in one request, and again without an option that the server refuses."""
+        """Send ``tasks`` in one request, and again without an option that the server has refused.
+
+        Raises `JudgeError` if the server refuses the request or cannot be reached.
+        """
         request = compose(tasks)
         form, refusals, sent = self._form, list[str](), count(1)
 
@@ -213,7 +207,7 @@ class OpenAIJudge:
         return {**body, **self._extra}
 
     def _weaker(self, form: _Form, error: errors.JudgeError) -> _Form | None:
-        """Return ``form`` without the option that the server refused in ``error``, or None."""
+        """Return ``form`` without what ``error`` says that the server refused; None: no way."""
         if not isinstance(error, errors.JudgeRequestError):
             return None
         named, changes = error.named, dict[str, Any]()
@@ -302,7 +296,7 @@ def _value(token: object, task: Task[Any]) -> float | None:
     return None
 
 
-_AZURE_VERSION = "2024-10-21"
+_AZURE_VERSION = "2024-10-21"  # the default of OPENAI_API_VERSION
 _KEY = "OPENAI_API_KEY"
 _OPENAI = "https://api.openai.com/v1"  # the default address of the openai library
 _LARGEST = 1_000_000  # bytes of a reply to the judge
@@ -312,17 +306,17 @@ _largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_L
 
 
 class OpenAIClient:
-    """Creates one ``AsyncOpenAI`` for each event loop, on first use, and closes it with the loop.
+    """Sends requests with one ``AsyncOpenAI`` for each event loop, which is closed with the loop.
 
-    A reply is refused when it becomes larger than 1 MB, plus 256 kB for each text to embed. A
-    ``client`` of the user is used in all event loops, is not closed, and has no such limit.
+    A response may have at most 1 MB, plus 256 kB for each text to embed. A ``client`` of the user
+    is used in all event loops, is not closed, and has no such limit.
     """
 
     def __init__(
         self,
         provider: Provider,
-        *,
         base_url: str | None,
+        *,
         api_key: str | None,
         timeout: float,
         retries: int,
@@ -374,7 +368,7 @@ class OpenAIClient:
             await self._client()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the decoded reply; the typed methods are slow, and instrumentations patch them."""
+        """Return the JSON of the response; typed methods of the library are slow, and traced."""
         _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
         async with attempt() as result:
             with judge_errors(self._key_variable):
@@ -423,7 +417,7 @@ class OpenAIClient:
 
 
 def _import_client() -> None:
-    """Import the client (half a second), so that no fork interrupts it."""
+    """Import the library now: it takes half a second, which a fork of the host may interrupt."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
         platform.platform()
@@ -435,7 +429,7 @@ def _tls_context() -> SSLContext:
     return _certificates(first_set(("SSL_CERT_FILE",)), first_set(("SSL_CERT_DIR",)))
 
 
-@lru_cache(maxsize=4)  # it takes 25 ms
+@lru_cache(maxsize=4)  # a call takes 25 ms
 def _certificates(*_bundles: str | None) -> SSLContext:
     from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
 
@@ -451,7 +445,7 @@ def _certificates(*_bundles: str | None) -> SSLContext:
 
 
 def usage_of(reply: object) -> Usage | None:
-    """Return the tokens that ``reply``, the decoded JSON of a server, names; none are unknown."""
+    """Return the tokens in the JSON of a response; None if the server does not count them."""
     if not isinstance(reply, dict) or not isinstance(usage := reply.get("usage"), dict):
         return None
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -491,7 +485,7 @@ async def _limit_size(response: Any) -> None:
 
 @contextmanager
 def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
-    """Raise errors of ``openai`` as `JudgeError`s, which do not say what the server said."""
+    """Turn errors of ``openai`` into `JudgeError`s, whose messages quote no words of the server."""
     import openai  # noqa: PLC0415
 
     try:
@@ -526,7 +520,6 @@ _LONG = ("context length", "context_length", "context window", "too long", "too 
 OF_LENGTH = frozenset(_LONG)
 _NAMED = {"temperature", "logprobs", "encoding_format"} | _OF_FORMAT | _OF_REPLY | OF_LENGTH
 """Words that say which option of a request a server has refused."""
-
 
 _REFUSALS: Mapping[int, tuple[type[errors.JudgeError], str]] = {
     401: (errors.JudgeAuthError, "the server refused the key; check {}"),

@@ -81,19 +81,17 @@ Index: TypeAlias = Annotated[int, BeforeValidator(integer), _POSITION]
 """The number (from 1) of the text that an entry of a reply judges; judges are not asked for it."""
 Unit: TypeAlias = Annotated[float, BeforeValidator(within(0, 1))]
 Mark: TypeAlias = Annotated[float, BeforeValidator(within(0, 2))]
-
-
 _CLOSED: dict[str, Any] = {"additionalProperties": False}
 
 
 class Reply(BaseModel):
-    """A judge's reply to one task. A number outside the allowed range is refused."""
+    """A judge's reply to one task; a number out of range is a `ValidationError` of pydantic."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False, json_schema_extra=_CLOSED)
 
 
 class Judged(Reply):
-    """A verdict, yes or no, of a judge, with the probability of a yes if the judge computes it."""
+    """A yes or no of a judge; offline judges also compute the ``probability`` of a yes."""
 
     if TYPE_CHECKING:  # subclasses declare it after their reason: judges write in this order
 
@@ -105,7 +103,7 @@ class Judged(Reply):
 
     @property
     def probability(self) -> float:
-        """The probability that the verdict is yes; 0 or 1 if the judge gave only a verdict."""
+        """The probability of a yes; if the judge gave only a verdict, 1 for a yes, 0 for a no."""
         return float(self.verdict) if self._probability is None else self._probability
 
     @property
@@ -178,13 +176,13 @@ class RelevantStatements(Reply):
 
 
 class RelevantContexts(Reply):
-    """The numbers (from 1) of the contexts with a sentence that is needed for the answer."""
+    """The numbers (from 1) of the contexts that have a sentence that the answer needs."""
 
     numbers: list[Annotated[int, BeforeValidator(integer)]]
 
 
 class Useful(Judged):
-    """Verdict: was one context useful to arrive at the answer (or at the reference)?"""
+    """Whether one context was useful to arrive at the answer (or at the reference)."""
 
     reason: StrictStr = ""
     verdict: Flag
@@ -215,7 +213,11 @@ class UnitRating(Reply):
 
 
 class TwoFlags(Reply):
-    """Two flags, 0 or 1, for an answer: it is on the subject; it has the perspective asked for."""
+    """Two flags, each 1 or 0, for an answer.
+
+    ``subject``: it is about the same matter as the question. ``focus``: it takes up the side of the
+    matter that the question is after.
+    """
 
     subject: Flag
     focus: Flag
@@ -223,7 +225,7 @@ class TwoFlags(Reply):
 
 
 class TwoMarks(Reply):
-    """Two marks, 0 to 2, for contexts: they are on the subject; they suffice for an answer."""
+    """Marks from 0 to 2 for the contexts: are they on the subject; do they allow a full answer?"""
 
     subject: Mark
     sufficiency: Mark
@@ -236,7 +238,10 @@ class Decision(Reply):
 
 
 class Graded(Reply):
-    """A judge's rating, before the reason, because judges then agree more with people."""
+    """A judge's rating, which comes before the reason, because it then agrees more with people.
+
+    ``expected`` is the mean of the scale under the judge's probabilities, if they are known.
+    """
 
     rating: float
     reason: StrictStr = ""
@@ -263,14 +268,14 @@ class Accuracy(Graded):
 
 
 class FivePoint(Graded):
-    """A judge's grade of an answer from 1 to 5, which need not be a whole number."""
+    """A judge's grade of an answer: a number from 1 to 5, such as 3.5."""
 
     rating: Annotated[float, BeforeValidator(within(1, 5))]
 
 
 @lru_cache(maxsize=1024)
 def grade_on(*levels: float) -> type[Graded]:
-    """Return a subclass of `Graded` for ratings out of ``levels``; equal levels give one class."""
+    """Return the class of replies whose ``rating`` must be one of ``levels``."""
     return create_model("Grade", __base__=Graded, rating=(one_of(levels), ...))
 
 
@@ -295,13 +300,12 @@ _MOST_TOKENS = 16_384  # what many models can write at most
 _OPEN: frozenset[str] = frozenset({"question", "contexts", "answer"})
 """Fields of the sample that a request may show even if one of its tasks does not need them."""
 
-
 _SHOWN_TEXTS = TypeAdapter(dict[str, StrictStr | tuple[StrictStr, ...]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A worked example in a prompt: ``inputs`` are texts, ``outputs`` is the right reply (JSON)."""
+    """An example in a prompt: texts by name, and the right reply to them as JSON."""
 
     inputs: tuple[Input, ...]
     outputs: str
@@ -346,10 +350,12 @@ class Kind(Generic[R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task(Generic[R]):
-    """One question to a judge, with the texts of one sample; equal tasks are the same question.
+    """One question to a judge, with the texts of one sample. Equal tasks are asked once.
 
-    ``draw`` differs between repetitions of a question; ``complaint`` is why the last reply did not
-    parse; ``reasons`` says whether the judge gives reasons, which are most of a reply's tokens.
+    - ``draw``: the number of the repetition, if a question is asked several times.
+    - ``rated``: how a rating is read from the reply.
+    - ``complaint``: why the last reply did not parse, for the judge.
+    - ``reasons``: whether the judge gives reasons, which are most of a reply's tokens.
     """
 
     kind: Kind[R]
@@ -389,7 +395,7 @@ def _inputs(kind: Kind[Any], shown: Mapping[str, str | Sequence[str]]) -> tuple[
 
 
 def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
-    """Return a generous limit of a reply to ``tasks``; None for a prompt of the user."""
+    """Return an ample limit for the tokens of a reply; None if a task has a prompt of the user."""
     total = 0
     for task in tasks:
         if task.kind.instructions:
@@ -443,24 +449,24 @@ def check_examples(name: str, examples: Iterable[Any], kinds: Sequence[Kind[Any]
 
 
 class AskLike(Protocol):
-    """What a metric calls to put tasks (questions) to the judge: an `Ask`."""
+    """The argument ``ask`` of `Metric.measure`: puts questions about a sample to the judge."""
 
     async def __call__(self, task: Task[R]) -> R:
         """Return the judge's reply to ``task``; raise a `JudgeError` if there is no reply."""
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        """Put ``tasks`` to the judge at once; return a reply or an exception for each task."""
+        """Ask all ``tasks`` at once; return the reply or the exception for each of them."""
 
 
 class Judge(Protocol):
-    """A model or a set of rules that replies to tasks (typed questions of metrics)."""
+    """Replies to the questions (tasks) of metrics: a model, or a set of rules."""
 
     @property
     def model(self) -> str:
-        """The name of the judge's model, which is a part of the version of every score."""
+        """The name of the model, which is a part of `Score.version`."""
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Send ``tasks`` in one request and return the replies; raise `JudgeError` if none."""
+        """Return a reply or an error for each of ``tasks``; raise `JudgeError` if all failed."""
 
 
 def _kind(

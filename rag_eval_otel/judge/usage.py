@@ -7,25 +7,28 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
 from rag_eval_otel.judge.budget import Budget, Reservation
 from rag_eval_otel.providers import Part
-from rag_eval_otel.types import Usage
+from rag_eval_otel.types import COUNTS, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Weights: TypeAlias = Mapping[Any, int]
-_COUNTS = tuple(field.name for field in fields(Usage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The context of a request: when it must end, which metric asks, and what counts it."""
+    """What code that sends a request knows about its caller, without arguments for it.
+
+    ``deadline`` is the time at which the turn ends (``time.monotonic``), ``metric`` the name of the
+    metric that asks, ``prompts`` the user's texts of prompts by name.
+    """
 
     deadline: float = math.inf
     metric: str | None = None
@@ -33,8 +36,7 @@ class Scope:
     meter: Meter | None = None
 
 
-_NO_SCOPE = Scope()
-_SCOPE: ContextVar[Scope] = ContextVar("rag_eval_otel_scope", default=_NO_SCOPE)
+_SCOPE: ContextVar[Scope] = ContextVar("rag_eval_otel_scope", default=Scope())  # noqa: B039
 
 
 def current_scope() -> Scope:
@@ -71,7 +73,7 @@ def title_of(part: Part, model: object) -> str:
 
 @dataclass(slots=True)
 class AttemptUsage:
-    """The tokens of one attempt, as the server names them; None if it does not."""
+    """The tokens of one attempt, as the response of the server says; None if it does not say."""
 
     usage: Usage | None = None
 
@@ -82,11 +84,11 @@ def _is_unpaid(error: BaseException) -> bool:
 
 
 class Meter:
-    """Counts the attempts of one request to a judge or an embedder, as a context manager.
+    """Counts attempts and tokens of one request to a judge or an embedder; a context manager.
 
-    The first attempt passes ``budget`` when the block is entered, and each further one when the
-    client calls `attempt`. If the client does not, the tokens given to `tell` count, or else an
-    estimate; a request that ends before its first attempt then counts as one.
+    On entry, one attempt of ``size`` characters is reserved in ``budget``. Clients of this library
+    call `attempt` for each HTTP request. For other judges and embedders, the tokens passed to
+    `tell` count, or else the estimate of the budget.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
@@ -126,7 +128,7 @@ class Meter:
         return self.usage + self._requests(max(self._begun, self.assumed) - self._ended)
 
     def share(self) -> None:
-        """Leave the attempts to another `Meter`, which counts them for several requests."""
+        """Return the reserved attempt to the budget: another `Meter` counts a shared request."""
         self._settle(self._take(), Usage())
         self.assumed = 0
 
@@ -168,7 +170,7 @@ class Meter:
 
 @contextmanager
 def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
-    """Count the attempts in the block once, and divide them among ``meters`` by their sizes."""
+    """Divide the usage of a request in the block among the ``meters`` of those who share it."""
     if not meters:
         yield
         return
@@ -188,14 +190,14 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
 
 @asynccontextmanager
 async def attempt() -> AsyncIterator[AttemptUsage]:
-    """Count one HTTP request, whose ``usage`` the caller sets; raise `BudgetSpentError` before."""
+    """Count the HTTP request in the block; raise `BudgetSpentError` if the budget refuses it."""
     meter = _SCOPE.get().meter
     async with nullcontext(AttemptUsage()) if meter is None else meter.attempt() as result:
         yield result
 
 
 class Ledger:
-    """Counts the requests of one sample, and divides them among the metrics that asked."""
+    """Counts the usage of all requests about one sample, and each metric's share of it."""
 
     def __init__(self, budget: Budget | None = None) -> None:
         self.usage = Usage()
@@ -212,7 +214,7 @@ class Ledger:
 
     @asynccontextmanager
     async def metered(self, weights: Weights, model: object, *, part: Part) -> AsyncIterator[Meter]:
-        """Count a request for the questions in ``weights``, with their sizes."""
+        """Count a request in the block; ``weights`` has the size of each question in it."""
         budget = None if is_offline(model) else self._budget
         meter = Meter(budget, model=name_of(model), size=sum(weights.values()), part=part)
         self._open[meter] = weights
@@ -249,12 +251,12 @@ class Ledger:
 
 
 def shares(usage: Usage, weights: Sequence[float]) -> list[Usage]:
-    """Divide ``usage`` in proportion to ``weights``; each field of the results adds up exactly."""
+    """Divide ``usage`` in proportion to ``weights`` into whole numbers with the same sums."""
     ends = [*accumulate(weights if any(weights) else [1] * len(weights))]
 
     def divided(number: int) -> list[int]:
         marks = [0, *(round(number * end / ends[-1]) for end in ends)]
         return [end - start for start, end in pairwise(marks)]
 
-    rows = zip(*(divided(getattr(usage, name)) for name in _COUNTS), strict=True)
-    return [Usage(**dict(zip(_COUNTS, row, strict=True))) for row in rows]
+    rows = zip(*(divided(getattr(usage, name)) for name in COUNTS), strict=True)
+    return [Usage(**dict(zip(COUNTS, row, strict=True))) for row in rows]

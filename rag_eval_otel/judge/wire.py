@@ -37,8 +37,6 @@ _QUOTED = 300  # characters of a rejected reply that an error message quotes
 _DIGITS = 6  # the most digits in the number of an entry
 _ORDER = ("contexts", "context", "reference", "question")  # the texts that come first
 _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
-
-
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
 
 
@@ -48,7 +46,7 @@ def _built_in(name: str) -> str:
 
 
 def prompt_text(name: str) -> str:
-    """Return the user's text of the prompt ``name``, or else the built-in one."""
+    """Return the user's text of the prompt ``name`` if there is one, else the built-in text."""
     text = (current_scope().prompts or {}).get(name)
     return _built_in(name) if text is None else text
 
@@ -63,7 +61,10 @@ def instructions_of(kind: Kind[Any]) -> str:
 
 
 def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
-    """Return the prompts in ``folder``, which has one ``.md`` file for each built-in prompt."""
+    """Return the texts of the ``.md`` files in ``folder``, by name of the prompt.
+
+    Raises `ConfigError` if a file is missing, is empty, or has the name of no built-in prompt.
+    """
     place = Path(folder)
     try:
         paths = {path.stem: path for path in sorted(place.iterdir()) if path.suffix == ".md"}
@@ -142,7 +143,8 @@ def _section(group: Tasks, tasks: Tasks) -> str:
     return "\n".join(lines)
 
 
-def _are_drawings(group: Tasks) -> bool:  # one question several times
+def _are_drawings(group: Tasks) -> bool:
+    """Return True if ``group`` is one question, which the judge answers several times."""
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
 
@@ -170,8 +172,7 @@ def _materials(tasks: Tasks, code: Callable[[], str]) -> str:
         drawn = code()
     lines = [f"CODE is {drawn}.", *_counted(tasks, dict(shown))]
     for name, value in shown:
-        numbers = enumerate([value] if isinstance(value, str) else value, start=1)
-        for i, text in numbers:
+        for i, text in enumerate([value] if isinstance(value, str) else value, start=1):
             number = "" if isinstance(value, str) else f" {i}"
             cut = f"\n[... {text.lost:,} characters cut]" if isinstance(text, CutText) else ""
             lines += [f"[{drawn} {name}{number}]", harmless(text) + cut]
@@ -317,11 +318,6 @@ def _validated(value: Any, task: Task[Any]) -> object:
         return error
 
 
-def _full_schema(reply: type[Reply]) -> Schema:
-    return _full_schema_of(reply)
-
-
-@lru_cache(maxsize=1024)  # separate, because type checkers refuse `type[Any]` as hashable
 def _full_schema_of(reply: type[Reply]) -> Schema:
     schema = reply.model_json_schema()
     defs = schema.pop("$defs", {})
@@ -336,8 +332,11 @@ def _full_schema_of(reply: type[Reply]) -> Schema:
     return full
 
 
+_full_schema: Callable[[type[Reply]], Schema] = lru_cache(maxsize=1024)(_full_schema_of)
+
+
 def _expanded(value: Any, schema: Schema, *, count: int | None) -> Any:
-    """Return the short reply ``value`` with all names and numbers that ``schema`` has."""
+    """Add the names of fields and the numbers of entries, which judges leave out, to ``value``."""
     if "items" in schema:
         return _expanded_list(value, schema["items"], count=count)
     if "properties" not in schema:
@@ -352,7 +351,6 @@ def _expanded(value: Any, schema: Schema, *, count: int | None) -> Any:
 
 
 def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
-    """Return full entries, numbered from 1 unless the judge wrote numbers itself."""
     named = isinstance(value, Mapping) and bool(value)
     named = named and all(name.isdecimal() and len(name) <= _DIGITS for name in value)
     given = list(value.values()) if named else value
@@ -396,7 +394,7 @@ def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]
 
 
 def _cut_off(text: str) -> dict[str, Any]:
-    """Return the members of the JSON object in ``text``, which was cut off, but the last one."""
+    """Return the complete members of the JSON object in ``text``, whose end is missing."""
     value: object = None
     with suppress(ValueError):
         value = from_json(text.encode("utf-8", "replace"), allow_partial=True)
@@ -412,14 +410,14 @@ _END = re.compile(
 
 
 class CutText(str):
-    """The beginning of a text, of which ``lost`` characters were cut, as a prompt says."""
+    """The beginning of a text; ``lost`` is the number of characters that were cut at its end."""
 
     __slots__ = ("lost",)
     lost: int
 
 
 def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Return ``sample`` with texts of at most ``most`` characters, and numbers cut, by field."""
+    """Cut texts after ``most`` characters, and after 4 ``most`` in all; count what is cut."""
     if most is None:
         return sample, {}
     cut: Counter[str] = Counter()

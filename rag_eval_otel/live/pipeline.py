@@ -97,7 +97,7 @@ class Pipeline:
         self.scorer.sinks = (*self.scorer.sinks, self._warn_of_missing_providers)
         self.evaluator = self.scorer.evaluator
         self.store = Store(config, clock=now)
-        self.recorder = RunRecorder(self, clock=now)
+        self.recorder = RunRecorder(self.finished, self.waiting, clock=now)
         self.clock = Clock(
             self.store, sweep=self.sweep, leave=self.leave, is_idle=lambda: not self.recorder.runs
         )

@@ -41,7 +41,7 @@ from rag_eval_otel.prices import load_prices
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp
-from rag_eval_otel.sampling import Facts, Sampling, SamplingRule, probability_of
+from rag_eval_otel.sampling import Facts, SamplingRule, probability_of
 from rag_eval_otel.types import (
     UNTOUCHED,
     Ending,
@@ -49,6 +49,7 @@ from rag_eval_otel.types import (
     Feedback,
     Reason,
     Sample,
+    Sampling,
     Sink,
     SkipReason,
     SpanRef,

@@ -90,7 +90,10 @@ _PACKAGES = Registry(kind="metric", built_in={}, also=(*METRICS, *METRIC_SETS))
 
 
 def metric(name: str, /, **options: Any) -> Metric:
-    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``."""
+    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``.
+
+    Raises `ConfigError` for a name that is not known, and for options that cannot be used.
+    """
     if name not in METRICS:
         return _checked(_PACKAGES.make(name, **options))
     try:
@@ -100,7 +103,10 @@ def metric(name: str, /, **options: Any) -> Metric:
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
-    """Return the metrics of ``wanted``: names of metrics or sets, metrics, or functions."""
+    """Return the metrics that ``wanted`` has or names, each of a different name.
+
+    Raises `ConfigError` for an unknown or a repeated name, and if there are none.
+    """
     metrics: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
         if isinstance(item, str):
@@ -116,9 +122,14 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
     return tuple(metrics)
 
 
-def with_thresholds(of: Iterable[Metric], thresholds: Mapping[str, float]) -> tuple[Metric, ...]:
-    """Return the metrics ``of``, changed to the ``thresholds`` by name."""
-    by_name: dict[str, Any] = {metric.name: metric for metric in of}
+def with_thresholds(
+    metrics: Iterable[Metric], thresholds: Mapping[str, float]
+) -> tuple[Metric, ...]:
+    """Return ``metrics`` with the thresholds of those that ``thresholds`` names replaced.
+
+    Raises `ConfigError` for the name of another metric, and for a number beyond its scale.
+    """
+    by_name: dict[str, Any] = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
         require_measured(name, by_name, option="a threshold")
         if "threshold" not in getattr(by_name[name], "__dataclass_fields__", {}):

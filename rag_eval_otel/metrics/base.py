@@ -35,9 +35,9 @@ MISSING: Mapping[str, Reason] = {
 class Metric(Protocol):
     """Computes one `Score` of a sample from replies of the judge and embeddings.
 
-    These attributes are optional: ``threshold``, the lowest score that passes; ``scale``, the
-    lowest and the highest score; ``asks``, the kinds of question for the judge (`Kind`), whose
-    prompts become a part of the version of the scores.
+    A metric may also have the attributes ``threshold``, the lowest score that passes, ``scale``,
+    the lowest and the highest score, and ``asks``, the kinds of question for the judge (`Kind`),
+    whose prompts become a part of `Score.version`.
     """
 
     @property
@@ -74,9 +74,10 @@ def _choices(kind: Any) -> Mapping[str, tuple[object, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseMetric:
-    """The options of all metrics, and the ways to build their scores; see `Metric`.
+    """The base class of all metrics: their options, and methods that build scores.
 
-    ``blank`` has the fields that may not be blank, with the score if one is; None: undefined.
+    ``blank`` maps each field that a sample must have to the score of a sample in which this field
+    is blank; None: the score is undefined.
     """
 
     name: str = ""
@@ -117,9 +118,9 @@ class BaseMetric:
         raise NotImplementedError
 
     def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
-        """Return the score of a sample that lacks a field of ``blank``, else None.
+        """Return the score of a sample in which a field of ``blank`` is blank, else None.
 
-        If a judge is asked, an answer without content (":", "Thought process:") counts as blank.
+        For metrics of a judge, an answer that says nothing (such as ":") is blank, too.
         """
         for name, value in blank.items():
             if shown_text(sample, name) if self.asks else text_of(sample, name):
@@ -182,7 +183,10 @@ class BaseMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetric(BaseMetric):
-    """A metric that asks one kind of question; ``definition`` is the name before a change."""
+    """A metric that asks the judge one question, whose reply ``formula`` turns into the score.
+
+    ``definition`` keeps the original name, for the version of the score, if ``name`` is changed.
+    """
 
     about: str = field(compare=False, repr=False)
     kind: Kind[Any] = field(compare=False, repr=False)
@@ -200,7 +204,10 @@ class TaskMetric(BaseMetric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedMetric(BaseMetric):
-    """A metric rated by judges up to ``top``; ``swaps``: the second sees the texts exchanged."""
+    """A judge's rating from 0 to ``top``, divided by ``top``, or the mean of two ratings.
+
+    If ``swaps``, answer and reference are exchanged in the prompt of the second judge.
+    """
 
     judges: Literal[1, 2] = 1
     rating: Rated = "integer"
@@ -266,7 +273,7 @@ def task_about(
 
 
 async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:
-    """Put ``tasks`` to the judge at once; return the valid replies, or raise the first error."""
+    """Return the replies to ``tasks`` that are no errors; raise the first error if all are."""
     replies = await ask.each(tasks)
     valid = [reply for reply in replies if not isinstance(reply, BaseException)]
     if not valid:
@@ -296,7 +303,7 @@ def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
 
 
 def read_ratings(ratings: Sequence[G], wanted: Rated) -> tuple[list[float], str, Reason | None]:
-    """Return the numbers, how they were rated, and whether ``wanted`` probabilities are missing."""
+    """Return the ratings, how they were read, and ``no_logprobs`` if probabilities are missing."""
     values = [rating.rating if rating.expected is None else rating.expected for rating in ratings]
     if any(rating.expected is None for rating in ratings):
         return values, "integer", "no_logprobs" if wanted == "logprobs" else None

@@ -23,7 +23,7 @@ from rag_eval_otel.types import EmbedFn, Form, Sample, Score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRankingMetric(TaskMetric):
-    """A `TaskMetric` that asks the judge about each context alone."""
+    """A metric that asks the judge one question about each context, and scores the replies."""
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
         ask_about = partial(task_about, sample, self.kind, self.examples)
@@ -137,7 +137,6 @@ Source: ``LLMContextRecall`` of ragas 0.4.3. Unlike in ragas, verdicts other tha
 refused, so that the score stays in its range. The judge is not asked if there is no context.""",
     ),
 )
-"""The metrics of this module that ask one kind of question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

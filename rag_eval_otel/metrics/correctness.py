@@ -36,7 +36,6 @@ Source: ``AnswerAccuracy`` of ragas 0.4.3, with answer and reference exchanged a
 are refused.""",
     ),
 )
-"""The metrics of this module that ask one kind of question."""
 
 _NO_REFERENCE: dict[str, float | None] = {"reference": None, "answer": None}
 _MAX_BETA = 1e6  # nearly recall alone
@@ -47,13 +46,12 @@ _PAIR = 2
 class SemanticSimilarity(BaseMetric):
     """Similarity of the embeddings of answer and reference (ragas, LlamaIndex, Haystack's SAS).
 
-    With ``mode="cosine"``, the score is in [-1, 1]; with ``mode="dot_product"``, it may be any
-    number. With ``mode="euclidean"``, it is the negative distance, and ``normalized`` is 1 / (1 +
-    distance). With ``rule="threshold"``, the score is 1 if the similarity (in the mode
-    ``euclidean``, ``normalized``) reaches ``threshold``, else 0.
+    - ``mode``: ``cosine`` (from -1 to 1), ``dot_product`` (any number), or ``euclidean``: the
+      negative distance, with ``normalized`` = 1 / (1 + distance).
+    - ``rule="threshold"``: the score is 1 if the similarity (for ``euclidean``, ``normalized``)
+      reaches ``threshold``, else 0; a ``threshold`` of None then raises `ConfigError`.
 
     Special cases: undefined if the mode is ``cosine`` and a vector is zero (``zero_vector``).
-    ``rule="threshold"`` without a threshold raises `ConfigError`.
 
     Source: ``SemanticSimilarity`` of ragas 0.4.3, whose ``threshold`` is ``rule="threshold"`` here,
     and ``SemanticSimilarityEvaluator`` of LlamaIndex 0.14. Unlike in these libraries, a threshold
@@ -100,9 +98,8 @@ class SemanticSimilarity(BaseMetric):
 class CrossEncoderSimilarity(BaseMetric):
     """Similarity of answer and reference, computed by a function that you pass (Haystack's SAS).
 
-    ``score(answer, reference)`` returns a number, as the ``predict`` of a cross-encoder; it runs on
-    the evaluator's thread. The version of the scores contains ``model``, a name for the function.
-    ``activation="sigmoid"`` maps logits to (0, 1); ``"identity"`` keeps the number.
+    ``score(answer, reference)`` returns a number; it runs on the evaluator's thread. ``model``
+    names the function in `Score.version`. ``activation="sigmoid"`` maps logits to (0, 1).
 
     Source: ``SASEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the activation is an option;
     Haystack applies the sigmoid to each batch that contains a score above 1.
@@ -146,16 +143,15 @@ class AnswerCorrectness(BaseMetric):
     """How far the claims of answer and reference agree, and how similar the texts are (ragas).
 
     The judge breaks up answer and reference into claims and says for each claim whether the other
-    text states it too. ``tp`` is the number of claims of the answer that the reference states,
-    ``fp`` the number of its other claims, and ``fn`` the number of claims of the reference that the
-    answer does not state::
+    text states it too. ``tp`` and ``fp`` are the numbers of claims of the answer that the reference
+    states and does not state, ``fn`` that of claims which only the reference states::
 
         P = tp / (tp + fp)    R = tp / (tp + fn)    F = (1 + beta^2) P R / (beta^2 P + R)
         score = (w1 F + w2 cos(emb(answer), emb(reference))) / (w1 + w2)
 
-    A quotient with the denominator 0 is 0. ``weights`` are ``(w1, w2)``; if they add up to 1, the
-    range is [-w2, 1]. A part with the weight 0 is not measured. What cannot be used raises
-    `ConfigError`.
+    A quotient with the denominator 0 is 0. ``weights`` are ``(w1, w2)``; a part with the weight 0
+    is not measured. If the weights add up to 1, the range is [-w2, 1]. Numbers that cannot be used
+    raise `ConfigError`.
 
     Special cases: undefined if neither text makes a claim (``no_claims``), or if a vector is zero
     (``zero_vector``). If only one of the texts makes a claim, F is 0.
@@ -212,13 +208,11 @@ def f_beta(tp: float, fp: float, *, fn: float, beta: float) -> float:
 class Correctness(BaseMetric):
     """How correct and relevant the answer is as a whole, as a grade from 1 to 5 (LlamaIndex).
 
-    ``normalized`` is ``(score - 1) / 4``; ``threshold`` is on the scale from 1 to 5. With
-    ``rating="logprobs"``, the grade is the mean of the whole grades, weighted by the probabilities
-    that the judge gives them; without any, the plain grade counts (``no_logprobs``). The judge also
-    sees the reference if there is one.
+    ``normalized`` is ``(score - 1) / 4``; ``threshold`` is from 1 to 5. With ``rating="logprobs"``,
+    the grade is the mean of the whole grades, weighted by the judge's probabilities; if there are
+    none, the plain grade counts (``no_logprobs``). The judge also sees the reference, if any.
 
-    Source: ``CorrectnessEvaluator`` of LlamaIndex 0.14. Unlike there, the number must be on the
-    scale.
+    Source: ``CorrectnessEvaluator`` of LlamaIndex 0.14, where the number may leave the scale.
     """
 
     rating: Rated = "integer"

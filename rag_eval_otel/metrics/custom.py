@@ -40,15 +40,15 @@ class LLMMetric(BaseMetric):
     - ``instructions``: the question to the judge, who sees each input under its name.
     - ``inputs``: fields of the sample (``question``, ``contexts``, ``answer``, ``reference``) or
       keys of ``Sample.extra``.
-    - ``outputs``: the names of the judge's results, each with its type: ``bool``, ``int``,
-      ``float``, ``str``, or a list of the allowed values. The ``detail`` of the score has them.
+    - ``outputs``: what the judge replies, for the ``detail`` of the score: names, each with a type
+      (``bool``, ``int``, ``float``, ``str``) or a list of the allowed values.
     - ``value``: the name of the output that is the score, a number or a bool (1 or 0).
-    - ``bounds``: the lowest and the highest score, if it is a free number. If they are not 0 and 1,
-      ``normalized`` is the score brought to [0, 1].
-    - ``examples``: worked examples for the judge: ``{"inputs": {...}, "outputs": {...}}``.
+    - ``bounds``: the lowest and the highest score, if any number is allowed. ``normalized`` is the
+      score brought to [0, 1], unless the bounds are 0 and 1.
+    - ``examples``: for the judge, each as ``{"inputs": {...}, "outputs": {...}}``.
 
-    Special cases: undefined if the sample lacks an input, for the reason that belongs to the field
-    (such as ``empty_answer``) or for ``missing_input``. What cannot be used raises `ConfigError`.
+    An argument that cannot be used raises `ConfigError`. If the sample lacks an input, the score is
+    undefined, for a reason such as ``empty_answer`` or ``missing_input``.
     """
 
     name: str
@@ -184,14 +184,14 @@ def _rubric_kind(levels: Sequence[float]) -> Kind[Graded]:
 class Rubric(BaseMetric):
     """The level of a rubric that fits the sample best, as the judge chooses it.
 
-    ``levels`` maps any numbers to their meanings; the default has five levels, from 1 (wrong) to 5
-    (right). ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None for one level.
-    ``explanation`` is the judge's feedback. ``inputs`` are the fields that the judge sees. With
-    ``rating="logprobs"``, the score is the mean of the levels, weighted by their probabilities.
+    - ``levels``: any numbers with their meanings; by default five, from 1 (wrong) to 5 (right).
+      ``normalized`` is ``(score - lowest) / (highest - lowest)``, or None for a single level.
+    - ``inputs``: the fields of the sample that the judge sees.
+    - ``rating="logprobs"``: the score is the mean of the levels, weighted by the judge's
+      probabilities; if there are none, the plain level counts (``no_logprobs``).
 
-    Special cases: undefined if the sample has none of the ``inputs`` (``missing_input``). Without
-    probabilities, the plain level counts (``no_logprobs``). What cannot be used raises
-    `ConfigError`.
+    An argument that cannot be used raises `ConfigError`. The score is undefined if the sample has
+    none of the ``inputs`` (``missing_input``).
 
     Source: ``RubricsScore`` and ``DomainSpecificRubrics`` of ragas 0.4.3. Unlike in ragas, levels
     may be any numbers, and the judge is asked again for a number that is not a level.
@@ -226,11 +226,10 @@ class Rubric(BaseMetric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRubric(BaseMetric):
-    """The level of the sample's own rubric that fits the sample best (``Sample.rubric``).
+    """The level of the sample's own rubric (``Sample.rubric``) that fits the sample best.
 
-    The judge chooses the level, as for `Rubric`; ``normalized`` makes samples with different levels
-    comparable. The score is undefined without a rubric that can be used (``missing_rubric``), and
-    if the sample has none of the ``inputs`` (``missing_input``).
+    All is as for `Rubric`; ``normalized`` makes samples with different levels comparable. The score
+    is undefined if the sample has no rubric that can be used (``missing_rubric``).
 
     Source: ``InstanceSpecificRubrics`` of ragas 0.4.3, with the same differences as for `Rubric`.
     """
@@ -273,7 +272,7 @@ async def _grade(
 class Guideline(BaseMetric):
     """Whether the answer follows ``guidelines``, in your own words: 1 or 0 (LlamaIndex).
 
-    ``explanation`` is the judge's feedback. Blank guidelines raise `ConfigError`.
+    Blank guidelines raise `ConfigError`.
 
     Source: ``GuidelineEvaluator`` of LlamaIndex 0.14.
     """
@@ -300,11 +299,7 @@ class Guideline(BaseMetric):
 
 Measured: TypeAlias = "float | bool | Score"
 MetricFunction: TypeAlias = "Callable[[Sample], Measured | Awaitable[Measured]]"
-
-
 _WORKERS = partial(Workers, 4)
-
-
 _DEFAULT = 0.5  # a threshold that does not label a `Score` of the user's function
 
 
@@ -316,20 +311,18 @@ class FunctionMetric(BaseMetric):
     yourself to set another ``name``, ``threshold`` or ``timeout`` (in seconds). ``async def``
     functions run on the evaluator's event loop; others on at most four worker threads.
 
-    A number or bool is labelled by ``threshold``, unless it is None. To use another scale than [0,
-    1] or to add an explanation, return a `Score`; it gets the name of the metric, and keeps its
-    label and threshold. If it has neither, a ``threshold`` other than 0.5 labels it.
+    ``threshold`` labels a number or bool, unless it is None. To use another scale than [0, 1] or to
+    add an explanation, return a `Score`: it gets the name of the metric, and keeps its label and
+    threshold. If it has neither, a ``threshold`` other than 0.5 labels it.
 
     Special cases: If the function raises an exception or returns anything else (NaN, a string,
-    None), the score has the status ``error`` (``internal``), and the log says what was raised
-    where; after ``timeout`` seconds, it has the reason ``timeout``. A function without a name, or
-    one that does not take exactly one argument, raises `ConfigError`.
+    None), the score has the status ``error`` (``internal``); after ``timeout`` seconds, it has the
+    reason ``timeout``. A function that has no name, or that does not take exactly one argument,
+    raises `ConfigError`.
 
-    The version of the score contains a digest of the compiled code of the function, its defaults,
-    and the plain values that it binds from outer functions, a ``partial`` or the fields of a
-    dataclass: another minor version of Python compiles another version. If anything else changes
-    that the result depends on, change the name, or the attribute ``revision`` of the object with
-    the function.
+    The version of the score contains a digest of the function's compiled code, which depends on the
+    minor version of Python, its defaults, and the plain values that it binds. If the result depends
+    on anything else that changes, change the name, or the attribute ``revision`` of the function.
     """
 
     function: MetricFunction = field(compare=False)

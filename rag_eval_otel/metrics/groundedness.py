@@ -66,7 +66,6 @@ ragas does; `AnswerRelevancy` does.
 Source: ``RelevancyEvaluator`` of LlamaIndex 0.14, with the same differences.""",
     ),
 )
-"""The metrics of this module that ask one kind of question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +74,10 @@ class Faithfulness(BaseMetric):
 
     ``score = supported claims / claims``, or the mean of the judge's probabilities.
 
-    With ``form="short"``, the claims are the sentences of the answer, at most 40, which this
-    library numbers. The judge replies to 1 request with one digit for each sentence. With
-    ``form="full"``, as in ragas, the judge first breaks up the answer, then decides on each claim;
-    this takes 2 requests, and about ten times as many reply tokens.
+    - ``form="short"``: the claims are the sentences of the answer, joined to at most 40. The judge
+      replies to one request with a digit for each sentence.
+    - ``form="full"``, as in ragas: the judge breaks up the answer into claims, then decides on each
+      of them. This takes two requests, and about ten times as many tokens of replies.
 
     Special cases: undefined if the answer makes no claim, such as a refusal (``no_claims``), or if
     the judge leaves out a claim (``judge_incomplete``); 0 without contexts (``no_context``). The
@@ -120,7 +119,7 @@ class Faithfulness(BaseMetric):
         return self.claims_score([c for c, _ in judged], [v for _, v in judged], _unsupported)
 
     async def _judge_claims(self, sample: Sample, claims: Texts, ask: AskLike) -> Verdicts:
-        """Return the verdicts on ``claims``; ask once more about those that the judge left out."""
+        """Return a verdict on each of ``claims``, or None if the judge leaves some out twice."""
         verdicts: dict[int, Verdict] = {}
         for draw in range(2):
             missing = [i for i in range(len(claims)) if i not in verdicts]
@@ -143,10 +142,9 @@ def _unsupported(claims: Texts) -> str:
 class StatementFaithfulness(Faithfulness):
     """The share of the answer's claims that follow from the contexts, in one request (Haystack).
 
-    With ``form="short"``, the metric is the same as `Faithfulness`. With ``form="full"``, as in
-    Haystack, the judge breaks up the answer into claims and decides on each in the same reply. It
-    sees the contexts meanwhile, which may influence the claims. The special cases are those of
-    `Faithfulness`.
+    With ``form="short"``, this is `Faithfulness`. With ``form="full"``, as in Haystack, the judge
+    breaks up the answer into claims and decides on each in the same reply; the contexts, which it
+    sees, may influence the claims. The special cases are those of `Faithfulness`.
 
     Source: ``FaithfulnessEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the score of an
     answer without claims is undefined (there: 0), and each claim has a verdict.

@@ -18,7 +18,11 @@ from rag_eval_otel.types import EmbedFn, Sample, Score
 
 
 class Ranking(NamedTuple):
-    """Grades of retrieved documents by rank, of all relevant ones, and how many were retrieved."""
+    """What the formulas of ranking metrics see of a sample.
+
+    ``hits`` has the grades of the relevant documents that were retrieved, by rank; ``grades`` those
+    of all relevant documents; ``retrieved`` is the number of different ids.
+    """
 
     hits: dict[int, float]
     grades: Sequence[float]
@@ -31,7 +35,11 @@ Formula: TypeAlias = Callable[[Ranking], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingMetric(BaseMetric):
-    """A metric of the ids in a sample, without a judge: a row of a table of metrics."""
+    """A metric that compares ``Sample.ranked_ids`` with ``relevant_ids``; it asks no judge.
+
+    Only the first ``k`` ids count; None: all. ``unretrieved`` and ``irrelevant`` are the scores if
+    nothing was retrieved, or nothing is relevant; None: undefined.
+    """
 
     k: int | None = None
     about: str = field(compare=False, repr=False)
@@ -81,10 +89,6 @@ def _average_precision(ranking: Ranking) -> float:
     return sum(precisions) / len(ranking.grades)
 
 
-def _mean_reciprocal_rank(ranking: Ranking) -> float:
-    return sum(1 / rank for rank in ranking.hits) / len(ranking.hits) if ranking.hits else 0.0
-
-
 def _exponential(grade: float, top: float) -> float:
     ln2 = math.log(2)
     return math.exp((grade - top) * ln2) * math.expm1(-grade * ln2) / math.expm1(-top * ln2)
@@ -129,7 +133,7 @@ RANKING = (
     ),
     _row(
         "mrr_of_all",
-        _mean_reciprocal_rank,
+        lambda ranking: sum(1 / rank for rank in ranking.hits) / max(1, len(ranking.hits)),
         "The mean of the reciprocal ranks of all relevant documents that were retrieved.",
         "``MRR`` of LlamaIndex 0.14 in the granular mode.",
     ),
@@ -195,4 +199,3 @@ RANKING = (
         threshold=0.5,
     ),
 )
-"""The metrics of this module."""

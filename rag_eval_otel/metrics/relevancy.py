@@ -31,12 +31,12 @@ _BANDS = (
     (0.8, "The answer directly addresses the question."),
     (0.6, "The answer partially addresses the question."),
     (0.4, "The answer is somewhat related, but misses key aspects of the question."),
+    (-math.inf, "The answer does not address the question."),
 )
 
 
 def band(value: float) -> str:
-    worst = "The answer does not address the question."
-    return next((text for low, text in _BANDS if value >= low), worst)
+    return next(text for low, text in _BANDS if value >= low)
 
 
 RELEVANCY = (
@@ -69,13 +69,10 @@ Source: the article that describes multi-method relevancy, method "direct". Unli
 is asked again if it replies with prose or with a number out of range (there: .5).""",
     ),
 )
-"""The metrics of this module that ask one kind of question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _QuestionMetric(BaseMetric):
-    """A metric that generates ``strictness`` questions to which the answer would be a reply."""
-
     strictness: int = 3
 
     blank = _BLANK
@@ -97,12 +94,10 @@ class _QuestionMetric(BaseMetric):
 class AnswerRelevancy(_QuestionMetric):
     """How similar the question is to questions that the judge generates from the answer (ragas).
 
-    The judge sees only the answer. It generates ``strictness`` questions ``g_i`` to which the
-    answer would be a reply, and says of each whether the answer is evasive (noncommittal)::
+    The judge sees only the answer. It generates ``strictness`` (1 or more) questions ``g_i`` to
+    which the answer would be a reply, and says each time whether the answer is evasive::
 
-        score = mean_i cos(emb(g_i), emb(question)),   0 if the judge always says evasive
-
-    The range is [-1, 1]. A ``strictness`` below 1 raises `ConfigError`.
+        score = mean_i cos(emb(g_i), emb(question))     from -1 to 1
 
     Special cases: 0 (``noncommittal``) if all replies say evasive; undefined if all questions are
     blank (``no_questions``) or all vectors zero (``zero_vector``). Replies that do not parse, blank
@@ -141,8 +136,8 @@ class AnswerRelevancy(_QuestionMetric):
 class ReverseRelevancy(_QuestionMetric):
     """How similar the question is to questions generated from the answer, as rated by the judge.
 
-    The judge generates ``strictness`` questions, as for `AnswerRelevancy`, and rates how similar
-    each is to the user's question. The score is the mean of the ratings.
+    The judge generates ``strictness`` questions, as for `AnswerRelevancy`, then rates from 0 to 1
+    how similar each is to the user's question. The score is the mean of the ratings.
 
     Special cases: undefined if all generated questions are blank (``no_questions``), or if the
     judge leaves out a similarity (``judge_incomplete``); ``partial`` if some questions are blank.
@@ -212,8 +207,8 @@ class DecompositionRelevancy(BaseMetric):
 class IntentRelevancy(BaseMetric):
     """How far the answer fulfils the intent of the question.
 
-    The judge sees only the question and states the intent. Then the judge rates from 0 to 1 how far
-    the answer fulfils the intent. The score is undefined if it is blank (``judge_incomplete``).
+    The judge sees only the question and states the intent; then the judge rates from 0 to 1 how far
+    the answer fulfils it. The score is undefined if the intent is blank (``judge_incomplete``).
 
     Source: the article that describes multi-method relevancy, method "intent". Unlike there, the
     judge is asked again if it replies with prose or with a number out of range (there: .5).
@@ -242,21 +237,19 @@ _PARTS: Mapping[str, tuple[float, Callable[..., BaseMetric]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiMethodRelevancy(BaseMetric):
-    """Weighted mean of four relevancy scores: reverse, direct, decomposition and intent.
+    """Weighted mean of `ReverseRelevancy`, ``direct_relevancy`` and two other relevancy scores.
 
-    Each of the four parts is a metric of its own (`ReverseRelevancy`, ``direct_relevancy``,
-    `DecompositionRelevancy`, `IntentRelevancy`)::
+    The others are `DecompositionRelevancy` and `IntentRelevancy`::
 
         score = sum_i w_i part_i / sum_i w_i   over the parts that have a value
         w = .3 reverse, .25 direct, .25 decomposition, .2 intent
 
-    ``weights`` maps names of parts to their weights; a part without a weight is not measured. Wrong
-    weights raise `ConfigError`. The ``detail`` of the score has the value of each part, or the
-    reason why it is missing.
+    ``weights`` maps the names of the parts to measure to their weights; wrong weights raise
+    `ConfigError`. The ``detail`` of the score has the value of each part, or why it is missing.
 
-    Special cases: Parts without a value are left out (``partial``); if they have more than half of
-    the weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has
-    the error of the first one.
+    Special cases: Parts that have no value are left out (``partial``); if they have more than half
+    of the weight, the score is undefined (``judge_incomplete``). If all parts failed, the score has
+    the error of the first part.
 
     Source: the article that describes multi-method relevancy. Unlike there, a part that failed has
     no value (there: .5), and the weights of the other parts are normalised.

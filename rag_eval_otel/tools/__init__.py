@@ -1,4 +1,4 @@
-"""The offline side and the command line; each name is imported when it is first used."""
+"""Score datasets; compare, calibrate and report scores. Modules are imported on first use."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Z: Final = 1.959963984540054
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A finite number with its 95 % interval, or None and the ``reason`` why there is no number."""
+    """A statistic with its 95 % interval, or no ``value`` and the ``reason`` why there is none."""
 
     value: float | None = None
     interval: Interval | None = None
@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confusion:
-    """Counts of rows by the pass or fail of the metric; ``false_pass``: the human fails the row."""
+    """A confusion matrix. ``false_pass`` counts rows that the metric passes and the human fails."""
 
     true_pass: int
     false_pass: int
@@ -73,7 +73,11 @@ class Confusion:
 
     @property
     def kappa(self) -> Figure:
-        """Cohen's kappa, with the error of Fleiss, Cohen and Everitt (1969) on Fisher's scale."""
+        """Cohen's kappa of the metric and the human, with a 95 % interval.
+
+        The standard error is that of Fleiss, Cohen and Everitt (1969). The interval is computed on
+        Fisher's scale, arctanh(kappa), so that it ends between -1 and 1.
+        """
         if not (self.passes and self.fails):
             return Figure(reason=_one_class(self.passes, self.fails))
         cells = [[self.true_pass, self.false_fail], [self.false_pass, self.true_fail]]
@@ -90,7 +94,7 @@ class Confusion:
 
     @property
     def youden(self) -> float:
-        """Youden's J, ``sensitivity + specificity - 1``; there must be passes and fails."""
+        """Youden's J: ``sensitivity + specificity - 1``. Both passes and fails must have rows."""
         return self.true_pass / self.passes + self.true_fail / self.fails - 1
 
 
@@ -120,14 +124,14 @@ MIN_YOUDEN = 0.2
 
 
 def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
-    """Estimate the fraction of ``n`` unlabelled rows that a human would pass; ``passed`` pass.
+    """Estimate the fraction of ``n`` unlabelled rows that a human would pass.
 
-    The estimate of Rogan and Gladen (1978), ``(passed / n + q0 - 1) / (q0 + q1 - 1)``, corrects for
-    the errors that ``confusion`` counts: the specificity q0 and the sensitivity q1. Its interval
-    includes the uncertainty of all three (Lang and Reiczigel 2014; Lee et al., arXiv 2511.21140),
-    with ``z**2`` rows added to the ``n`` rows and 2 to each class, half of them right. If ``q0 + q1
-    - 1`` is below `MIN_YOUDEN`, with or without the added rows, the figure has a reason and no
-    number.
+    ``passed`` is the number of these rows that the metric passes. The estimate of Rogan and Gladen
+    (1978), ``(passed / n + q0 - 1) / (q0 + q1 - 1)``, corrects for the errors that ``confusion``
+    counts: q0 is the specificity, q1 the sensitivity. The interval includes the uncertainty of all
+    three fractions (Lang and Reiczigel 2014; Lee et al., arXiv 2511.21140), with ``z**2`` rows
+    added to the ``n`` rows and 2 to each class, half of them right. If ``q0 + q1 - 1`` is below
+    `MIN_YOUDEN`, with or without the added rows, the figure has a reason and no number.
     """
     if not n:
         return Figure(reason="no rows without a label, whose rate could be corrected")
@@ -231,7 +235,7 @@ _REPEATS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdFit:
-    """The threshold with the highest Youden's J on its rows (``youden``), and J on other rows."""
+    """A threshold, Youden's J on the rows it was chosen from, and the cross-validated J."""
 
     threshold: Figure
     youden: Figure
@@ -242,7 +246,7 @@ class ThresholdFit:
 
 
 def fit_threshold(scores: Numbers, truths: Truths) -> ThresholdFit:
-    """Find the threshold that separates passes from fails best; J is cross-validated ten times."""
+    """Return the threshold on ``scores`` whose passes agree best with ``truths``, by Youden's J."""
     passes = int(np.sum(truths))
     fails = len(truths) - passes
     if not passes or not fails:

@@ -1,4 +1,4 @@
-"""Keep the scores of a dataset run in an SQLite file, to continue after an interrupt."""
+"""Store the scores of a dataset run in an SQLite file, so that an interrupted run can go on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class ScoreCache:
         }
 
     def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
-        """Return the scores of ``sample`` by metric, labelled anew, and the answering models."""
+        """Return the stored scores of ``sample`` by metric, each with the name of its judge model.
+
+        Pass and fail are computed anew, because this run may have other thresholds.
+        """
         scores: dict[str, tuple[Score, str | None]] = {}
         with _cache_errors(self._path):
             for name, key in self._keys(sample).items():
@@ -62,7 +65,7 @@ class ScoreCache:
         return scores
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
-        """Write those ``scores`` of ``sample`` that a second run would not change."""
+        """Store the ``scores`` of ``sample`` except errors, which may be gone in a later run."""
         if not self._is_writable:
             return
         keys = self._keys(sample)

@@ -45,10 +45,11 @@ class Calibration:
 
     ``labelled`` rows have a score and a human label, ``unlabelled`` rows only a score, and
     ``without_score`` counts the others by status. ``kappa``, ``accuracy``, ``sensitivity``,
-    ``specificity`` and ``confusion`` compare the pass or fail at ``threshold`` with the human's;
-    ``spearman`` and ``auroc`` need no threshold, and ``fit`` is the one that fits best.
-    ``human_rate`` is of labelled rows, ``metric_rate`` of unlabelled rows, and ``corrected_rate``
-    estimates the fraction of unlabelled rows that a human would pass.
+    ``specificity`` and ``confusion`` compare the pass or fail at ``threshold`` with the human's.
+    ``spearman`` and ``auroc`` need no threshold. ``fit`` is the threshold that fits best.
+    ``human_rate`` is the fraction of labelled rows that the human passes, ``metric_rate`` the
+    fraction of unlabelled rows that the metric passes, and ``corrected_rate`` estimates the
+    fraction of unlabelled rows that a human would pass.
     """
 
     metric: str
@@ -103,7 +104,7 @@ class Calibration:
         yield from self._figures(_RATES)
 
     def _figures(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield a line for each figure in ``names``; a reason is in the first of its lines only."""
+        """Yield name and text of each figure; a reason that was written before is only ``-``."""
         reasons: set[str] = set()
         for name in names:
             figure: Figure = getattr(self, name)
@@ -219,10 +220,11 @@ _TURNS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A question, its contexts and an answer, with the verdicts that are right.
+    """A test case for a judge: a sample with the correct verdicts.
 
-    ``verdicts`` has a number for each sentence of the answer: 1 with support, 0 without, 2 no
-    claim. ``relevance`` rates the contexts from 0 to 2, None if an earlier case has rated them.
+    ``verdicts`` has a number for each sentence of the answer: 1 if the contexts support the
+    sentence, 0 if not, 2 if the sentence claims nothing. ``relevance`` is the correct rating of the
+    contexts, from 0 to 2; it is None if an earlier case has the same question and contexts.
     """
 
     about: str
@@ -233,7 +235,7 @@ class Case:
 
     @property
     def backed(self) -> str:
-        """How many claims of the answer have support: "all", "some", "none" or "no claim"."""
+        """Which claims of the answer the contexts support: "all", "some", "none" or "no claim"."""
         claims = tuple({verdict for verdict in self.verdicts if verdict in {0, 1}})
         return {(): "no claim", (1,): "all", (0,): "none"}.get(claims, "some")
 
@@ -259,7 +261,7 @@ def built_in_cases() -> tuple[Case, ...]:
 
 
 def outcomes(case: Case, evaluation: Evaluation) -> Iterator[tuple[str, bool]]:
-    """Yield each task of the judge, and whether the judge was right; a missing reply is wrong."""
+    """Yield the name of each task in ``case``, and True if the judge's score is the correct one."""
 
     def is_near(name: str, rating: int) -> bool:  # to no other rating: 0, 1 and 2 are 0, 0.5 and 1
         value = evaluation[name].value
@@ -290,10 +292,10 @@ _ABOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """How often a judge is right, in one form of the metrics, by task, subject and language.
+    """The accuracy of a judge on test cases, by task, subject and language.
 
-    ``cost_of_1000_turns`` is None if the price is not known. ``errors`` counts failed scores, and
-    those for which the judge gave no usable reply.
+    ``cost_of_1000_turns`` is None if the price is not known. ``errors`` counts the scores that
+    failed and those for which the judge gave no usable reply.
     """
 
     form: Form
@@ -310,7 +312,7 @@ class Check:
         return [task for task, share in self.tasks.items() if not (share.value or 0) >= bound]
 
     def weak(self, bound: float) -> list[str]:
-        """Return the subjects and languages with a fraction of right replies below ``bound``."""
+        """Return the subjects and languages in which the judge's accuracy is below ``bound``."""
         shares = {**self.subjects, **self.languages}
         return [name for name, share in shares.items() if (share.value or 0) < bound]
 
@@ -330,7 +332,7 @@ async def check_judge(
     concurrency: int = 8,
     timeout: float | None = 120.0,
 ) -> Check:
-    """Score ``cases`` with ``judge``, and compare its verdicts with the known verdicts."""
+    """Score ``cases``, by default the built-in ones, with ``judge``, and return its accuracy."""
     asked, semaphore = cases or built_in_cases(), asyncio.Semaphore(concurrency)
 
     async def scored(case: Case) -> Evaluation:

@@ -32,10 +32,11 @@ _SPAN_BYTES: Final = 1000  # about what a span takes in memory without its texts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Say which traces and turns are collected, and how their texts are read.
+    """Choose the traces and turns to collect, and say how long their texts can be.
 
-    A larger ``share`` has the traces of a smaller one. Turns with a text of ``value_limit``
-    characters, the application's ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``, are ``truncated``.
+    ``share`` is the fraction of traces; a larger share includes all traces of a smaller one. A text
+    of ``value_limit`` characters, the application's ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``, was cut,
+    so its turn is skipped as ``truncated``.
     """
 
     share: float = 1.0
@@ -50,7 +51,7 @@ class Selection:
             raise ConfigError(f"the share must be above 0 and at most 1, not {self.share!r}")
 
     def has_chosen(self, trace_id: str) -> bool:
-        """Return True if the trace is in the share. ``trace_id`` is in hexadecimal digits."""
+        """Return True if the trace with this id, in hexadecimal digits, is in the share."""
         content = f"{self.seed}/{trace_id}".encode()
         drawn = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
         return drawn < self.share * 2**64
@@ -58,7 +59,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedTurn:
-    """The sample of a turn, with the ids, the end, the service and the label of its span."""
+    """The sample of a turn, with trace id, span id, end time, service and label of its span."""
 
     sample: Sample
     trace_id: str
@@ -142,7 +143,7 @@ def collect(
 
 
 def read_trace(spans: Sequence[Span], selection: Selection) -> list[Outcome]:
-    """Return the outcomes of the turns in ``spans``, all spans of one trace, by their start."""
+    """Return a sample or a skip reason for each turn in ``spans``, one trace, by start time."""
     kept = {(span.span_id, span.name, span.start, span.end): span for span in spans}
     ours = [span for span in kept.values() if span.scope == semconv.SCOPE]
     # Our spans for LangChain runs are read if one of them stands for a turn.
@@ -175,14 +176,14 @@ def _collected(sample: Sample, turn: Turn, spans: Mapping[Any, Span]) -> Collect
 
 
 class _Spool:
-    """Keeps the parts of traces in a temporary file until all parts of each trace are there."""
+    """Stores the parts of traces in a temporary file until all messages are read."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("")  # a private file, which SQLite deletes
         self._database.execute("CREATE TABLE parts (trace, signal, service, scope, content)")
 
     def fill(self, messages: Iterable[Message], selection: Selection) -> int:
-        """Keep the parts of traces in the selection, and return the number of other traces."""
+        """Store the parts of the traces in ``selection``, and return the number of other traces."""
         dropped: set[str] = set()
         for part in chain.from_iterable(map(parts_of, messages)):
             if selection.has_chosen(part.trace_id):
@@ -193,7 +194,7 @@ class _Spool:
         return len(dropped)
 
     def traces(self) -> Iterator[list[TracePart]]:
-        """Yield the parts of each trace, in their order, or none if the trace is too large."""
+        """Yield a list of the parts of each trace; it is empty if the trace is too large."""
         self._database.execute("CREATE INDEX traces ON parts (trace)")
         size = f"SUM(length(content) + {_SPAN_BYTES})"
         first = f"SELECT trace, {size} FROM parts GROUP BY trace ORDER BY MIN(rowid)"  # noqa: S608

@@ -1,7 +1,8 @@
 """Compare the scores of two runs over the same questions, row by row.
 
-A is the earlier run, B the later one; a difference is the score in B minus that in A. Its interval
-by Student's t is narrower than that of a mean, because a hard question is hard in both runs.
+A is the earlier run, B the later one; a difference is the score in B minus that in A. The interval
+of the mean difference (Student's t) is narrower than that of a mean score, because a question that
+is hard in A is hard in B, too.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _LINE = 90  # characters of a text in a line of the terminal
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One score of a run, with the number of its row, the id of its question, and its texts."""
+    """One score of a run, with its row number, the id of its question and, if kept, its row."""
 
     index: int
     question: str
@@ -59,7 +60,7 @@ class Entry:
 
 @dataclass(slots=True, kw_only=True)
 class ScoredRun:
-    """The scores of one run by metric, and with ``texts`` the rows."""
+    """The scores of one run by metric. Rows with their texts are kept if ``texts`` is "on"."""
 
     name: str
     rows: int = 0
@@ -85,7 +86,7 @@ def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The scores of one metric in B and A, by question; rows of one run alone are counted."""
+    """The scores of one metric in B and A, paired by question, and counts of unpaired rows."""
 
     name: str
     pairs: Sequence[tuple[Entry, Entry]]
@@ -112,7 +113,10 @@ class Pairs:
         return sum(b.score.value is not None and a.score.value is None for b, a in self.pairs)
 
     def interval(self, confidence: float = 0.95) -> Range | None:
-        """Return the interval of the mean difference, in [-1, 1] if all scores are in [0, 1]."""
+        """Return the confidence interval of the mean difference B - A, or None for too few scores.
+
+        It is clipped to [-1, 1] if all scores are in [0, 1].
+        """
         ends = mean_interval(self.differences, confidence=confidence)
         scores = [entry.score.value for pair in self.pairs for entry in pair]
         values = [value for value in scores if value is not None]
@@ -122,7 +126,7 @@ class Pairs:
         return low, high
 
     def require_one_version(self, versions: Versions) -> None:
-        """Raise `ConfigError` if the versions in a pair differ, unless ``versions`` is "any"."""
+        """Raise `ConfigError` if paired scores have two versions, unless ``versions`` is "any"."""
         if versions not in ("same", "any"):
             raise ConfigError(f"versions must be 'same' or 'any', not {versions!r}")
         mixed = Counter(
@@ -139,7 +143,7 @@ class Pairs:
 
 
 def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
-    """Pair the scores of ``metric`` by question, and a repeated question in its order."""
+    """Pair the scores of ``metric`` by question. A repeated question is paired in row order."""
     in_b, in_a = (_keyed(run, metric) for run in (b, a))
     pairs = [(entry, in_a[key]) for key, entry in in_b.items() if key in in_a]
     if not pairs:
@@ -169,7 +173,7 @@ def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A turn whose score differs, with the texts that are in the files, and B's explanation."""
+    """A turn whose score differs between the runs, with its texts and B's explanation."""
 
     row_a: int
     row_b: int
@@ -239,7 +243,7 @@ class MetricChange:
         return [(title, turns) for title, turns in sides if turns]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, without the single scores and without empty texts."""
+        """Return a dict for JSON: the summary and the changed turns, not the scores of all rows."""
         fields = asdict(self)
         del fields["differences"], fields["values"]
         for side in ("worse", "better"):
@@ -283,7 +287,7 @@ class Comparison:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, without the single scores."""
+        """Return a dict for JSON: the two runs and how each metric differs."""
         return {
             "a": {"file": self.name_a, "rows": self.rows_a},
             "b": {"file": self.name_b, "rows": self.rows_b},

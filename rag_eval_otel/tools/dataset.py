@@ -43,7 +43,7 @@ from rag_eval_otel.tools.gate import ANY_RANGE, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset
 from rag_eval_otel.tools.rows import Row, flat_columns
 from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals
-from rag_eval_otel.types import Evaluation, Sample, Usage
+from rag_eval_otel.types import Evaluation, Sample, Score, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,7 +58,8 @@ Progress = Literal["auto", "on", "off"]
 Advance: TypeAlias = Callable[[bool], object]
 
 _LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
-_FAILED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
+_UNREACHED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
 _PANDAS = {int: "int64", float: "float64", str: "object"}
 
 
@@ -128,9 +129,9 @@ class DatasetResult:
 class Budget:
     """Limit the judge requests and the tokens (prompt and completion together) of one run.
 
-    A request that is sent again counts again. No request is sent after a limit is reached. Requests
-    that were already sent are finished, so the number of tokens may exceed the limit. Scores that
-    need further requests are errors with the reason ``budget``.
+    A retried request counts again. No request is sent after a limit is reached. Requests that were
+    already sent are finished, so the number of tokens may exceed the limit. Scores that need
+    further requests are errors with the reason ``budget``.
     """
 
     requests: int | None = None
@@ -194,9 +195,10 @@ async def aevaluate_dataset(
     the content of the sample, the metric, the prompts, the judge, the embedder and
     ``share_requests``; your own metric by the name of its class and its dataclass fields.
 
-    ``budget`` limits the requests to the judge and their tokens. The run stops after ten rows in a
-    row that the judge or the embedder refused (401 or 403) or did not answer: the result has the
-    rows that are done, and ``result.totals.stopped`` says why.
+    ``budget`` limits the requests to the judge and their tokens. The run stops at the
+    first 401 of the judge or the embedder, at a 403 while nothing has succeeded, and after ten rows
+    in a row without a response of the server: the result has the rows that are done, and
+    ``result.totals.stopped`` says why.
 
     ``progress`` shows on stderr how many rows are done; ``auto`` if it is a terminal. With
     ``raise_on_failure``, the first row with a score that is an error raises `FailedRowError`.
@@ -245,7 +247,7 @@ evaluate_dataset = _blocking(aevaluate_dataset, "evaluate_dataset")
 
 @dataclass(kw_only=True)
 class Run:
-    """One run over a dataset; ``stopped`` says why it stopped before the last row, if it did."""
+    """The scoring of one dataset. ``stopped`` says why, if the run ended before the last row."""
 
     measurement: Measurement
     concurrency: int = 16
@@ -266,7 +268,7 @@ class Run:
         return tuple(metric.name for metric in self.measurement.metrics)
 
     async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
-        """Score the rows of ``dataset``; yield in order those that are done before a stop."""
+        """Yield the rows of ``dataset`` with their scores, in order, until the run is stopped."""
         check_needs(self.measurement.metrics, dataset)
         stop = _Stop(self)
         with (
@@ -320,32 +322,44 @@ async def _score(
 
 
 class _Stop:
-    """Stops a run after rows in a row that a model refused (401, 403) or did not answer."""
+    """Stops a run at a 401, at a 403 before any success, or if rows in a row get no response."""
 
     def __init__(self, run: Run) -> None:
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._run = run
-        self._failed = 0
+        self._has_succeeded = False
+        self._unreached = 0  # rows in a row
 
     def count(self, evaluation: Evaluation) -> None:
-        usage = evaluation.usage
-        errors = [score for score in evaluation.scores if score.status == "error"]
-        if evaluation.judge is not None or (usage.embedding_requests and not errors):
-            self._failed = 0
-            return
+        """Stop the run if the new scores in a row's ``evaluation`` show that no more can come."""
         # Without a request to a model, the exception is that of a metric of the user.
-        has_asked = bool(usage.judge_requests or usage.embedding_requests)
+        has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
+        errors = [score for score in evaluation.scores if score.status == "error"]
+        unreached = [
+            score
+            for score in errors
+            if has_asked and score.reason in {"transport", "timeout"}
+            if "http_status" not in score.detail
+        ]
+        has_embedded = not errors and evaluation.usage.embedding_requests
+        if evaluation.judge is not None or has_embedded:
+            self._has_succeeded, self._unreached = True, 0
+        elif unreached:
+            self._unreached += 1
+        refusals = {_UNAUTHORIZED} if self._has_succeeded else {_UNAUTHORIZED, _FORBIDDEN}
         for score in errors:
-            is_silent = score.reason in {"transport", "timeout"} and not score.detail.get(
-                "http_status"
-            )
-            if score.reason == "unauthorized" or (has_asked and is_silent):
-                self._failed += 1
-                if self._failed >= _FAILED and not self.end.done():
-                    cause = score.detail.get("error") or score.reason
-                    self._run.stopped = f"{_FAILED} rows in a row failed: {score.name}: {cause}"
-                    self.end.set_result(None)
-                return
+            # Without a key, no request is sent, and so there is no status.
+            lacks_key = score.reason == "unauthorized" and "http_status" not in score.detail
+            if lacks_key or score.detail.get("http_status") in refusals:
+                self._stop(score, "")
+        if self._unreached >= _UNREACHED and unreached:
+            self._stop(unreached[0], f"{_UNREACHED} rows in a row had no response: ")
+
+    def _stop(self, score: Score, reason: str) -> None:
+        if not self.end.done():
+            cause = score.detail.get("error") or score.reason
+            self._run.stopped = f"{reason}{score.name}: {cause}"
+            self.end.set_result(None)
 
 
 async def in_order(
@@ -359,7 +373,8 @@ async def in_order(
 
     At most ``at_once`` calls run at the same time, and at most four times as many results wait for
     a slower one. When the generator is closed, a call fails or ``stopped`` is done, the running
-    calls are cancelled; after the latter, the results of calls that have ended are yielded.
+    calls are cancelled. If ``stopped`` is done, the results of calls that have ended are still
+    yielded.
     """
     running: deque[asyncio.Task[R]] = deque()
     semaphore = asyncio.Semaphore(at_once)
@@ -401,7 +416,7 @@ async def _cancel(tasks: Iterable[asyncio.Task[R]]) -> None:
 
 @contextmanager
 def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
-    """Give a function that counts a row as done or failed, and show the numbers on stderr."""
+    """Yield a function to call after each row; stderr shows the numbers of done and failed rows."""
     if mode == "off" or (mode == "auto" and not sys.stderr.isatty()):
         yield lambda _: None
         return

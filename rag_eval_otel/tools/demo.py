@@ -192,7 +192,7 @@ def _totals(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], object]) -> int:
-    """Ask the demo's questions and print the traces; return 0 if each was exported with scores."""
+    """Ask the demo's questions and print the traces. Return 0 if all were exported with scores."""
     config = Config.from_env(**{"hold_seconds": _SCORE_SECONDS, **options})
     exporter, answers = InMemorySpanExporter(), _test_exports()
     providers = Providers.exporting(

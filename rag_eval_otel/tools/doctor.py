@@ -87,7 +87,7 @@ class Diagnosis:
 
     @property
     def status(self) -> Literal[0, 1]:
-        """The exit status of the doctor: 0 no problem, 1 problems."""
+        """The exit status of the command: 1 if there is a problem, else 0."""
         return 1 if any(each.level == "problem" for each in self.findings) else 0
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ _MAX_TEXT: Final = 200  # characters of an error's text in a report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The reply of the judge or embedder ``name`` to a test request; ``cause`` is of a failure."""
+    """The result of a test request to the judge or embedder ``name``; ``cause`` is its error."""
 
     part: Part
     name: str

@@ -38,7 +38,7 @@ class Drawing(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A running mean: its points, the ends of its interval at them, and single scores as dots."""
+    """A running mean (``points``), its confidence interval (``band``) and scores (``dots``)."""
 
     points: Sequence[Place]
     band: Sequence[tuple[float, Range]]
@@ -46,7 +46,7 @@ class Curve(NamedTuple):
 
 
 class Upright(NamedTuple):
-    """A vertical line with a label above it; ``kind``: mean, onset, alarm or version."""
+    """A vertical line with a label above it. Its ``kind`` is mean, onset, alarm or version."""
 
     at: float
     kind: str
@@ -54,7 +54,7 @@ class Upright(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Map values from ``low`` to ``high`` to coordinates from ``start`` to ``end``."""
+    """Maps values from ``low`` to ``high`` to coordinates from ``start`` to ``end``."""
 
     low: float
     high: float
@@ -120,7 +120,7 @@ def _frame(y: Axis, rows: Iterable[float], x: Axis, columns: Iterable[tuple[floa
 
 
 def _uprights(uprights: Iterable[Upright], x: Axis) -> str:
-    """Return vertical lines; of equal labels that would overlap, only the first is written."""
+    """Draw vertical lines. Where equal labels would overlap, only the first is written."""
     parts, labels = [], dict[str, float]()
     for upright in uprights:
         at = x.place(upright.at)
@@ -133,7 +133,7 @@ def _uprights(uprights: Iterable[Upright], x: Axis) -> str:
 
 
 def bin_counts(values: Sequence[float], scale: Range) -> list[int]:
-    """Count ``values`` in twenty bins of equal width over ``scale``; those outside at its ends."""
+    """Count ``values`` in twenty equal bins of ``scale``. Values outside count in the end bins."""
     low, high = scale
     places = (np.asarray(values, np.float64) - low) / (high - low) * _BINS + 1e-9
     numbers = np.clip(places, 0, _BINS - 1).astype(np.intp)

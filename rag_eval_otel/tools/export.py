@@ -34,7 +34,7 @@ _EVENTS = 1000  # events in one batch: half of the SDK's queue, which drops even
 
 
 class TraceSender:
-    """Send each scored row of a dataset over OTLP, in batches that exporters take one by one."""
+    """Sends each scored row of a dataset over OTLP, in batches: a span, metrics and log records."""
 
     def __init__(self, dataset: str, *, scores: SpanScores) -> None:
         self.failed = 0  # rows that an exporter did not accept
@@ -67,7 +67,7 @@ class TraceSender:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what is waiting, in a thread, until the exporters have taken it."""
+        """Send the spans and events that wait, and return when the exporters have taken them."""
         spans, self._spans, self._waiting = self._spans, [], 0
 
         def export() -> None:
@@ -119,8 +119,8 @@ async def export(
 ) -> tuple[Totals, int]:
     """Score each row of ``dataset`` by ``run``, and write it to ``output`` or send it.
 
-    ``check`` reads the rows for a gate. Scored rows are not kept in memory. Return the summary of
-    all rows, and the number of rows that could not be sent.
+    Each row is also added to ``check``, a gate on the run. Scored rows are not kept in memory.
+    Return the summary of all rows, and the number of rows that could not be sent.
     """
     check_needs(run.measurement.metrics, dataset)
     async with AsyncExitStack() as stack:

@@ -42,7 +42,7 @@ class Source:
 
 
 def source_of(data: object) -> Source:
-    """Return the rows in ``data``: a path, a table, a mapping of columns, or rows."""
+    """Return ``data`` as a `Source`: a path, a table, a mapping of columns, or a list of rows."""
     if isinstance(data, str | os.PathLike):
         path = Path(data)
         suffix = path.suffix.lower()
@@ -164,7 +164,10 @@ _BREAKS = frozenset("\t\r\n")  # may move what follows them to another cell
 
 
 def _may_run(cell: str) -> bool:
-    """Return True if a spreadsheet, which leaves out unseen characters, may run ``cell``."""
+    """Return True if a spreadsheet may take ``cell`` for a formula, as ``=1+1``.
+
+    Spreadsheets ignore invisible characters before the sign.
+    """
     seen = (c for c in cell if c != "'" and category(c) not in _NOT_SEEN)
     return cell.lstrip("'")[:1] in _BREAKS or normalize("NFKC", next(seen, "."))[0] in "=+-@"
 
@@ -187,7 +190,7 @@ def check_output(path: Path) -> None:
 def writing(
     path: Path, metrics: Sequence[str], *, further: Sequence[FurtherColumn] = ()
 ) -> Iterator[Write]:
-    """Give a function that writes one scored row to ``path``, completely or not at all."""
+    """Yield a function that writes one scored row. The file ``path`` is replaced at the end."""
     check_output(path)
     write = _FORMATS[path.suffix.lower()][1]
     with _whole_file(path) as part, write(part, metrics, further) as add:

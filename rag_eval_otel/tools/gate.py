@@ -234,7 +234,7 @@ def _rows(count: int) -> str:
 
 
 def least_drop(deviation: float, rows: int, *, level: float) -> float:
-    """Return the drop that `difference_verdict` finds in 95 of 100 runs, if none is tolerated."""
+    """Return the drop of a mean that the t test of `difference_verdict` finds in 95 of 100 runs."""
     share, freedom = level * (1 - _LOST), rows - 1
     quantiles = t_quantile(1 - share, freedom) + t_quantile(_POWER, freedom)
     return deviation / math.sqrt(rows) * quantiles

@@ -26,7 +26,8 @@ _SAMPLE_FIELDS = frozenset(Sample.__dataclass_fields__)
 class Dataset:
     """A source of samples that can be read repeatedly, one sample at a time.
 
-    ``fields`` maps fields of `Sample` to ``columns``; ``filled`` are those with a value in a row.
+    ``fields`` maps fields of `Sample` to ``columns``; ``filled`` are the fields that are not empty
+    in every row.
     """
 
     source: Source
@@ -44,7 +45,7 @@ class Dataset:
         return (row.sample for row in self.rows())
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows without scores, with the origin of the turns that were collected."""
+        """Yield the rows, not scored yet. Collected turns have trace, span, service and time."""
         for index, (where, cells) in enumerate(self.source.rows(self.limit)):
             origin: dict[str, Any] = {}
             if not isinstance(cells, Sample) and cells.get(_COLLECTED):
@@ -284,7 +285,7 @@ def _items(value: object, kind: Any, told: str) -> object:
 
 
 def _mapping(value: object) -> dict[Any, Any]:
-    """Return the mapping in ``value`` without the keys of other rows, which have no value."""
+    """Return the mapping in ``value`` without missing values, which are keys of other rows."""
     mapping = _decoded(value)
     if not isinstance(mapping, Mapping):
         raise TypeError(f"must be a mapping to texts, in text a JSON object, not {_named(value)}")

@@ -66,7 +66,7 @@ Low: TypeAlias = tuple[Row, Score]
 
 
 class Point(NamedTuple):
-    """A score of a series: the number of its turn, the time, and the score on [0, 1]."""
+    """A score: row number, time, value, the value on [0, 1], and the version of the metric."""
 
     row: int
     time: float
@@ -119,7 +119,10 @@ class Series:
         return [low for *_, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True)]
 
     def estimated(self) -> Estimate | None:
-        """Estimate the mean of all turns, if a sample was judged, by the offline scores, too."""
+        """Estimate the mean of all turns if only a sample of them was judged, else return None.
+
+        If offline scores of all turns are in the file, they make the interval narrower.
+        """
         judged = [version for version in self.sampled if not is_offline(version)]
         if all(chance >= 1 for name in judged for _, chance in self.sampled[name].values()):
             return None
@@ -252,7 +255,7 @@ def lines_of(series: Series) -> list[Line]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A change, its ``onset``, and its alarm at ``at``, raised ``again`` until ``until``."""
+    """A drift alarm with its ``onset``. It was raised ``again`` so often, last at ``until``."""
 
     alarm: Alarm
     at: float
@@ -263,7 +266,7 @@ class DriftMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDrift:
-    """The alarms in ``count`` scores of one version; ``outside`` more are not in [0, 1]."""
+    """The drift alarms in ``count`` scores of one version; ``outside`` others are not in [0, 1]."""
 
     marks: tuple[DriftMark, ...]
     count: int
@@ -272,7 +275,7 @@ class VersionDrift:
 
 
 def find_drift(line: Line) -> VersionDrift:
-    """Return the alarms in ``line``, with a baseline of the first half, at most 2,000 scores."""
+    """Return the drift alarms in ``line``. Its first half is the baseline, at most 2,000 scores."""
     used = [i for i, unit in enumerate(line.units.tolist()) if valid_score(unit) is not None]
     learn = default_learn(len(used))
     marks: list[DriftMark] = []
@@ -287,7 +290,7 @@ def find_drift(line: Line) -> VersionDrift:
 
 
 def axis_of(values: Iterable[float]) -> Range:
-    """Return 0 and 1 if all ``values`` are in [0, 1], else a range a little wider than they are."""
+    """Return the ends of an axis for ``values``: 0 and 1, or else a little beyond the values."""
     scores = [max(-_LARGEST, min(_LARGEST, value)) for value in values]
     low, high = min(scores, default=0.0), max(scores, default=1.0)
     width = max(high - low, 1e-6 * max(1.0, abs(low)))
@@ -333,7 +336,7 @@ def _render(template: str, **values: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Which texts of the turns with the lowest scores the page shows; both quote user data.
+    """Which texts the page shows of the turns with the lowest scores. All quote user data.
 
     ``texts`` are question, contexts, answer and reference, ``explanations`` the judge's, with the
     question. ``trace_url`` is the address of a trace, with ``{trace_id}`` and ``{span_id}``.
@@ -380,7 +383,10 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A text, of which ``most`` characters are shown, or a list of texts; sorted by ``value``."""
+    """A table cell: the first ``most`` characters of a text, or a list of texts.
+
+    The table is sorted by ``value``.
+    """
 
     text: str | None = None
     most: int = 200
@@ -506,6 +512,6 @@ def _change_section(metric: MetricChange, *, anchor: str) -> tuple[Any, ...]:
 
 
 def _filled(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Return the names of the columns that are not empty in all rows of ``cells``, and the rows."""
+    """Return column names and rows of the table ``cells``, except columns without any value."""
     names = [name for name in (cells[0] if cells else ()) if any(each[name] for each in cells)]
     return names, [[each[name] for name in names] for each in cells]

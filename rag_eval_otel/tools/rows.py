@@ -12,8 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Score
+from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Sampling, Score
 
 LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
@@ -41,8 +40,8 @@ class Row:
     with different scores of a turn. ``evaluation.usage`` has the model requests of this run.
 
     Rows from a file may also have the name of the row or trace in words (``place``), the ``time``
-    in seconds since the epoch, the ids of trace and span, of the turn in all files (``turn``), and
-    of the question in all runs, and the ``service``.
+    in seconds since the epoch, the ``service``, and four ids: ``trace``, ``span``, ``turn``, which
+    is the same in all files, and ``question_id``, which is the same in all runs.
     """
 
     index: int
@@ -140,7 +139,7 @@ ScoreRecord: TypeAlias = "Row | UnscoredTurn"
 
 
 def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
-    """Return the score ``name`` from fields of `Score`; without a number it is not ``ok``."""
+    """Build the `Score` ``name`` from its fields. Only a score with a number gets the status ok."""
     value, normalized = number(cells.get("value")), number(cells.get("normalized"))
     if normalized is not None and not 0 <= normalized <= 1:
         normalized = None
@@ -172,7 +171,7 @@ def sampling_of(value: object) -> Sampling | None:
 
 
 def unit_value(score: Score) -> float | None:
-    """Return the normalized value of ``score``, which is in [0, 1], or else its value."""
+    """Return the value of ``score`` on [0, 1], or on the metric's scale if that is unknown."""
     return score.value if score.normalized is None else score.normalized
 
 

@@ -230,7 +230,7 @@ def _or(expressions: Iterable[str]) -> str:
 
 
 def _advisory(target: Target) -> str:
-    """Return the matchers of metrics that raise no alerts, by default those of no overall label."""
+    """Return the PromQL matchers of the metrics that raise no alerts on bad answers."""
     if target.label_metrics:
         return f'gen_ai_evaluation_name!~"{"|".join(target.label_metrics)}"'
     asking = {name for name, make in METRICS.items() if kinds_of(make())}

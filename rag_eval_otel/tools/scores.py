@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar, get_args
 
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.files import source_of
 from rag_eval_otel.tools.otlp import SIGNALS, read_json_messages
 from rag_eval_otel.tools.read import contexts_in
@@ -25,7 +24,7 @@ from rag_eval_otel.tools.rows import (
     score_from_cells,
     text,
 )
-from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Score
+from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Sampling, Score
 
 T = TypeVar("T")
 Message = Mapping[str, Any]
@@ -34,8 +33,8 @@ Message = Mapping[str, Any]
 def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecord]:
     """Yield the scores and the unscored turns in the file ``path``, OTLP JSON or a table.
 
-    With ``metric``, only its scores are yielded; in a table, it may be any column. Raises
-    `ConfigError` if the file cannot be read or, at the end, if it had no scores.
+    ``metric`` selects the scores of one metric; in a table, it may be the name of any column.
+    Raises `ConfigError` if the file cannot be read or, at the end, if it had no scores.
     """
     columns: dict[str, None] = {}
     turns, is_empty = _Turns(), True
@@ -191,7 +190,7 @@ _LOGS: Final = ("resourceLogs", "scopeLogs", "logRecords")
 
 
 class _Turns:
-    """Numbers the turns in a file; a score may be on a span and also in an event of that span."""
+    """Numbers the turns of a file by their spans, and recognises scores that occur twice."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -199,7 +198,7 @@ class _Turns:
         self._read: set[tuple[int, str, str]] = set()
 
     def number(self, trace: str = "", span: str = "") -> int:
-        """Return the number of the turn of a span; a new number if ``span`` is empty or new."""
+        """Return the turn number of a span: a new one if the span is new or has no id."""
         known = self._by_span.get((trace, span)) if span else None
         if known is not None:
             return known
@@ -208,7 +207,7 @@ class _Turns:
         return self._count - 1
 
     def is_first(self, turn: int, score: Score) -> bool:
-        """Return True at the first call for this turn and score; two judges differ in version."""
+        """Return False if this score was read before, on the span or in an event of the span."""
         key = (turn, score.name, score.version)
         is_first = key not in self._read
         self._read.add(key)
@@ -272,7 +271,7 @@ def _ids(part: Message) -> dict[str, Any]:
 
 
 def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
-    """Yield the scores on a span: those of the judge, and those of a cascade's first judge."""
+    """Yield the evaluations on a span: of the judge, and of the offline judge of a cascade."""
     split = [k.removeprefix(_PREFIX).rpartition(".") for k in attributes if k.startswith(_PREFIX)]
     leaves = (semconv.LEAF_SCORE, semconv.LEAF_REASON)
     names = dict.fromkeys(name for name, _, leaf in split if name and leaf in leaves)
@@ -301,7 +300,7 @@ def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
 
 
 def _in_event(record: Message, attributes: Message) -> Iterator[Evaluation]:
-    """Yield the score in an event, which is not the feedback of a person."""
+    """Yield the score in an evaluation event, unless it is the feedback of a person."""
     name = text(attributes.get(semconv.GEN_AI_EVALUATION_NAME))
     is_score = record.get("eventName") == semconv.EVALUATION_EVENT
     if is_score and name is not None and semconv.EVALUATION_ANNOTATOR not in attributes:

@@ -1,4 +1,4 @@
-"""Means of scores and their intervals, which need SciPy, alarms in them, and tables of text."""
+"""Summarise scores: means with confidence intervals (SciPy), drift alarms, and text tables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Range | Non
 def score_interval(values: ArrayLike, scale: Range | None) -> Range | None:
     """Return the 95 % confidence interval of the mean of scores, within their ``scale``.
 
-    It is Wilson's, for the number of yes-or-no scores that would have the same variance, so that it
+    It is Wilson's interval for as many yes-or-no scores as would have the same variance, so that it
     has a width even if all scores are equal. If ``scale`` is None, the result is `mean_interval`,
     and None for fewer than two scores or without SciPy.
     """
@@ -75,8 +75,8 @@ def score_interval(values: ArrayLike, scale: Range | None) -> Range | None:
 def unit_interval(value: float, variance: float, *, quantile: float, effective: float) -> Range:
     """Return the interval of a mean of scores in [0, 1], by Wilson's formula.
 
-    Its number of yes-or-no scores has the same ``variance`` (Korn and Graubard 1998), or is
-    ``effective`` if all scores are equal.
+    The sample size in the formula is the number of yes-or-no scores whose mean has the same
+    ``variance`` (Korn and Graubard 1998), or ``effective`` if all scores are equal.
     """
     spread = value * (1 - value)
     count = spread / variance if variance > 0 and spread > 0 else effective
@@ -104,7 +104,7 @@ def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:
 
 
 def alarms_in(scores: Iterable[float | None], **options: Any) -> list[Alarm]:
-    """Return the alarms of a `BettingDetector` with ``options`` over ``scores``."""
+    """Return the alarms that a `BettingDetector` with ``options`` raises on ``scores``."""
     detector = BettingDetector(**options)
     return [detector.alarm for score in scores if detector.update(score) and detector.alarm]
 
@@ -117,8 +117,8 @@ MIN_POWERED: Final = 20
 class Sampled:
     """Turns of which a judge has scored a sample, as arrays with one entry for each turn.
 
-    ``scores`` and ``offline`` are NaN where there is none. Turns with one number in ``clusters``,
-    as those of one trace, depend on each other.
+    A missing score in ``scores`` or ``offline`` is NaN. Turns with the same number in ``clusters``,
+    such as those of one trace, depend on each other.
     """
 
     scores: Numbers
@@ -129,7 +129,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The estimated mean of all turns, of which ``judged`` have a score, or why there is none."""
+    """The estimated mean of all turns (``judged`` have a score), or the ``reason`` for no mean."""
 
     value: float | None = None
     interval: Range | None = None
@@ -234,7 +234,7 @@ class MetricSummary:
 
 @dataclass(slots=True)
 class Tally:
-    """The scores of one metric: their values, eight bytes each, and counts."""
+    """The values of one metric's scores, eight bytes each, and counts of other scores."""
 
     values: array[float] = field(default_factory=lambda: array("d"))
     normalized: array[float] = field(default_factory=lambda: array("d"))
@@ -355,7 +355,7 @@ def named(metrics: Sequence[Any], name: str) -> Any:
 
 
 class Summary:
-    """Add up the evaluations of many rows, and return counts, means and medians."""
+    """Adds up the evaluations of many rows, and returns counts, means and medians."""
 
     def __init__(self, metrics: Sequence[str]) -> None:
         self._rows = self._failed = self._unscored = 0

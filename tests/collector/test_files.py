@@ -24,10 +24,9 @@ from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.live.store import Store
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.rules import Target, render
-from rag_eval_otel.types import Evaluation, Feedback, Score, Usage
+from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 SCRIPTS = sorted(COLLECTOR.rglob("generate.py"))

@@ -89,33 +89,20 @@ def call(app: App, config: dict[str, Any]) -> None:
     copy_context().run(ran)
 
 
-class _Trees:
-    """Collects finished run trees."""
-
-    def __init__(self) -> None:
-        self.found: list[RunTree] = []
-
-    def finished(self, tree: RunTree) -> None:
-        self.found.append(tree)
-
-    def waiting(self) -> None:
-        """Do nothing: `runs_of` and `tell_runs` flush the recorder."""
-
-
 def _refuse(place: str) -> None:
     raise AssertionError(place)
 
 
 def runs_of(app: App) -> Retold:
-    trees = _Trees()
-    recorder = RunRecorder(trees, grace=0.0)
+    trees: list[RunTree] = []
+    recorder = RunRecorder(trees.append, lambda: None, grace=0.0)  # flushed below
     capture = LangChainCapture(
         lambda: recorder, edge=Edge("test", on_error=_refuse, raise_errors=True)
     )
     record_searches()
     call(app, {"callbacks": [capture]})
     recorder.flush()
-    return Retold(app=app, notes=tuple(_notes(trees.found)), tell=tell_runs)
+    return Retold(app=app, notes=tuple(_notes(trees)), tell=tell_runs)
 
 
 def _notes(trees: Iterable[RunTree]) -> Iterator[Note]:
@@ -127,8 +114,8 @@ def _notes(trees: Iterable[RunTree]) -> Iterator[Note]:
 
 
 def tell_runs(notes: Iterable[Note]) -> list[Told]:
-    trees = _Trees()
-    recorder = RunRecorder(trees, grace=0.0)
+    trees: list[RunTree] = []
+    recorder = RunRecorder(trees.append, lambda: None, grace=0.0)  # flushed below
     for note in notes:
         run = cast("Run", note.what)
         if note.operation == "start":
@@ -138,7 +125,7 @@ def tell_runs(notes: Iterable[Note]) -> list[Told]:
         elif run.id in recorder.runs:
             recorder.end(recorder.runs[run.id])
     recorder.flush()
-    turns = [turn for tree in trees.found for turn in find_turns(tree.steps())]
+    turns = [turn for tree in trees for turn in find_turns(tree.steps())]
     return [told(found) for turn in turns if isinstance(found := extract(turn), Sample)]
 
 

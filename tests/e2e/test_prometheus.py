@@ -28,9 +28,8 @@ from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.live.store import Store
 from rag_eval_otel.runtime.providers import Providers
-from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.tools.rules import Target, render
-from rag_eval_otel.types import Evaluation, Feedback, Label, Score, Usage
+from rag_eval_otel.types import Evaluation, Feedback, Label, Sampling, Score, Usage
 
 SHOP, DESK = "shop", "desk"
 METRICS = 4

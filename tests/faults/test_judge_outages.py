@@ -20,7 +20,7 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import Config
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import JudgeTimeoutError
-from rag_eval_otel.judge.limits import AttemptResult, Endpoint, EndpointState
+from rag_eval_otel.judge.limits import Endpoint, EndpointState
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.types import Evaluation
 from support import good_parts
@@ -80,10 +80,10 @@ def counted_attempts(judge: LiveJudge) -> tuple[list[str], list[str]]:
     """
     before, probes, opened = list[str](), list[str](), list[float]()
 
-    def observe(attempt: AttemptResult) -> None:
+    def observe(outcome: str, seconds: float) -> None:
         now = time.monotonic()
-        is_probe = bool(opened) and now - attempt.seconds > opened[0]
-        (probes if is_probe else before).append(attempt.outcome)
+        is_probe = bool(opened) and now - seconds > opened[0]
+        (probes if is_probe else before).append(outcome)
         if judge.state.breaker == "open" and not opened:
             opened.append(now)
 
@@ -201,9 +201,9 @@ def test_fault_04_a_short_retry_after(measured: Measured, check_invariants: Inva
         first.append(time.monotonic())
         return refusal if first[-1] < first[0] + 1 else good_parts(body)
 
-    def observe(attempt: AttemptResult) -> None:
+    def observe(outcome: str, seconds: float) -> None:
         now = time.monotonic()
-        attempts.append((now - attempt.seconds, now, attempt.outcome))
+        attempts.append((now - seconds, now, outcome))
 
     with scoring(reply) as (app, judge, server):
         judge.live.observers.append(observe)

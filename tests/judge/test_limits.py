@@ -257,10 +257,10 @@ def test_retry_after_is_one_pause_for_all() -> None:
 @pytest.mark.parametrize("seconds", [20.0, 3600.0])
 def test_a_long_pause_fails_requests_at_once(seconds: float) -> None:
     """A request that cannot wait for the end of the pause says rate_limited, without waiting."""
-    refused: list[tuple[str, str]] = []
+    refused: list[str] = []
 
     async def use(server: Server) -> tuple[list[str | Exception], float]:
-        server.endpoint.refusal_observers.append(lambda *told: refused.append(told))
+        server.endpoint.refusal_observers.append(refused.append)
         results = await server.ask_many(30)
         results += await server.ask_many(10)
         return results, server.clock()
@@ -270,7 +270,7 @@ def test_a_long_pause_fails_requests_at_once(seconds: float) -> None:
     assert now < 1
     assert len(server.at) == 16, "those that were under way"
     assert server.endpoint.state.pause >= seconds - 1
-    assert set(refused) == {("judge m", "rate_limited")}
+    assert set(refused) == {"rate_limited"}
 
 
 def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
@@ -378,6 +378,25 @@ def test_requests_that_run_out_of_time_open_the_breaker() -> None:
     _, server = run(use)
     assert len(server.at) <= 5 + 4, "the probes after 0.5, 1, 2 and 4 s"
     assert set(server.endpoint.state.attempts) == {"timeout"}
+
+
+def test_a_slow_server_whose_turns_run_out_of_time_is_not_taken_for_a_broken_one() -> None:
+    """Each turn sends requests until its deadline, which cuts off the last one before its reply."""
+
+    async def use(server: Server) -> list[str | Exception]:
+        server.seconds = 3.0
+        found = []
+        for length in [8.0, *[2.0] * 9, *[4.0, 0.5, 5.0, 5.9] * 10]:
+            with scope(deadline=deadline_after(length, clock=server.clock)):
+                while not isinstance(reply := await server.ask(), Exception):
+                    found.append(reply)
+            found.append(reply)
+        return found
+
+    results, server = run(use)
+    assert kinds(results) == {"fine", "JudgeTimeoutError"}
+    assert server.endpoint.state.openings == 0
+    assert server.endpoint.state.attempts["timeout"] == 50
 
 
 def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,9 +13,9 @@ from pipeline import SOURCES, Source, good_answers, running, statuses, turn, tur
 from rag_eval_otel import LexicalJudge
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.live.scorer import Admission, facts_of, sampling_point
-from rag_eval_otel.sampling import Sampling, SamplingRule
+from rag_eval_otel.sampling import SamplingRule
 from rag_eval_otel.testing import FakeJudge
-from rag_eval_otel.types import Evaluation, Label, Score
+from rag_eval_otel.types import Evaluation, Label, Sampling, Score
 
 PROBABILITY = "rag.evaluation.sampling.probability"
 

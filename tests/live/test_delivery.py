@@ -83,7 +83,11 @@ def bare_call(app: App) -> Span:
     return call
 
 
-@pytest.mark.parametrize("make", [graph, agent, lambda app: request(app, 1)[0], bare_call])
+@pytest.mark.parametrize(
+    "make",
+    [graph, agent, lambda app: request(app, 1)[0], bare_call],
+    ids=["graph", "agent", "request", "bare call"],
+)
 def test_the_outermost_span_of_a_turn_is_scored(make: Callable[[App], Span]) -> None:
     """It stands for the turn, and no other span has scores."""
     with attached() as app:

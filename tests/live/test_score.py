@@ -10,9 +10,8 @@ from pipeline import running
 from rag_eval_otel.config import TURNS, Limit
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.live.scorer import Admission
-from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeJudge
-from rag_eval_otel.types import SkipReason
+from rag_eval_otel.types import Sampling, SkipReason
 from support import ManualClock
 
 

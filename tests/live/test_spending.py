@@ -13,9 +13,8 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.scorer import TurnScorer, build_budget
 from rag_eval_otel.metrics.custom import Guideline
-from rag_eval_otel.sampling import Sampling
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Evaluation
+from rag_eval_otel.types import Evaluation, Sampling
 
 SAMPLE = Sample(question="Who?", contexts=["Ada."], answer="Ada.")
 METRIC = Guideline(guidelines="It is polite.", name="polite")

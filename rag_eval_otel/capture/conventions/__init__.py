@@ -1,4 +1,4 @@
-"""Read the spans of all instrumentations into steps."""
+"""Find the tracing convention of a span, and read the span into a `Step`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rag_eval_otel.capture.conventions import (
 )
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import Span, metadata_in, word
-from rag_eval_otel.capture.step import Kind, Part, Step, bare, has_longer_text
+from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text, new_step
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
@@ -105,7 +105,7 @@ def recorded_on(view: Span) -> frozenset[Part]:
 
 
 def is_instrumentation(scope: str) -> bool:
-    """Return True if an open span of ``scope`` may get the attributes of a call at its end."""
+    """Return True if a library that traces RAG calls has the ``scope``; it may add marks late."""
     return _IS_INSTRUMENTATION(scope) is not None
 
 
@@ -126,7 +126,7 @@ def output_on(view: Span) -> str:
 
 
 def shows_documents(view: Span) -> bool:
-    """Return True if a text on the span ``view`` has LangChain documents as JSON."""
+    """Return True if an attribute of ``view`` has LangChain documents as JSON."""
     texts = (value for value in view.attributes.values() if isinstance(value, str))
     return any('"page_content"' in text for text in texts)
 
@@ -140,12 +140,12 @@ def is_flat(view: Span) -> bool:
 
 
 def holds_documents(view: Span) -> bool:
-    """Return True if the span ``view``, which is no retrieval, has documents in its prompt."""
+    """Return True if the span ``view`` is not a retrieval, but has documents in its prompt."""
     return any(c.holds_documents(view) for c in _candidates(view) if c.holds_documents is not None)
 
 
 def convention_of(view: Span) -> str | None:
-    """Return the name of the convention that reads ``view``; ``native`` if only we wrote on it."""
+    """Return the name of the convention that reads ``view``; ``native`` if only our own can."""
     convention, _ = _convention(view)
     if convention is not None:
         return convention.name
@@ -153,11 +153,11 @@ def convention_of(view: Span) -> str | None:
 
 
 def read(view: Span, *, most: int = MAX_TEXT_CHARS) -> Step:
-    """Read the span ``view`` into a `Step`; ``most`` is the limit of texts, see `Copier`."""
+    """Read the span ``view`` into a `Step` with texts of at most ``most`` characters."""
     span = view.plain(most)
     convention, kind = _convention(span)
     if convention is None or kind is None:
-        step = bare(span, "other", flat=True)
+        step = new_step(span, "other", flat=True)
     else:
         step = convention.to_step(span, kind)
     if recorded_on(span):
@@ -182,7 +182,7 @@ _EVENTS: Final = tuple(
 
 @lru_cache(4096)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
-    """Return who wrote the text in ``attribute``: we, an instrumentation, or nobody."""
+    """Return "own" if we write texts into ``attribute``, "foreign" if others do, else None."""
     if _IS_OWN(attribute):
         return "own"
     if _IS_FOREIGN(attribute) or (

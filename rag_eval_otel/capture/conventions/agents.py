@@ -38,7 +38,7 @@ _AUTOGEN_CORE = "autogen-core"  # spans of this scope have no texts, and repeat 
 
 
 def _crewai_step(view: Span, of: Kind) -> Step:
-    """Read a span of CrewAI, where the model's prompt has more than the question."""
+    """Take the question from the agent's message or task: the prompt has more than the question."""
     step = openinference.to_step(view, of)
     if of not in {"agent", "chain"}:
         return step
@@ -69,7 +69,7 @@ _CONTEXT = ("context", "contexts", "passages", "documents", "docs", "retrieved")
 
 
 def _takes_context(view: Span) -> bool:
-    """Return True for a module with an argument such as ``context`` that is a list."""
+    """Return True for a DSPy module with a list as its argument ``context`` or ``documents``."""
     inputs = word(view, "input.value") or ""
     has_context = any(f'"{name}": [' in inputs for name in _CONTEXT)
     return has_context and _INNERMOST.fullmatch(view.name) is not None
@@ -105,7 +105,7 @@ def _smolagents_step(view: Span, of: Kind) -> Step:
 
 
 def _strands_step(view: Span, of: Kind) -> Step:
-    """Read a span of Strands, whose text blocks of a tool result are one text, not documents."""
+    """Read a span of Strands. The text blocks of a tool result are one text, not documents."""
     view = genai.with_events(view)
     blocks = value(view, "gen_ai.tool.call.result")
     if of == "tool" and isinstance(blocks, list):
@@ -130,7 +130,9 @@ OF_OPENINFERENCE: Final[tuple[Convention, ...]] = (
     _of_openinference(
         name="autogen",
         kind=lambda span: "other" if span.scope == _AUTOGEN_CORE else openinference.kind(span),
-        to_step=lambda span, of: (build.bare if of == "other" else openinference.to_step)(span, of),
+        to_step=lambda span, of: (build.new_step if of == "other" else openinference.to_step)(
+            span, of
+        ),
         marks=openinference.CONVENTION.marks | {"gen_ai.operation.name"},
         scopes=frozenset({"openinference.instrumentation.autogen_agentchat", _AUTOGEN_CORE}),
         content=(r"llm\.input_messages\.\d+\.function\.\d+",),

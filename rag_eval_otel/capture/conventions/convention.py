@@ -15,24 +15,20 @@ from rag_eval_otel.errors import ConfigError
 class Convention:
     """A reader of one tracing convention: its attribute names, and functions that read its spans.
 
-    It is asked to read a span if the scope of the span is in ``scopes``, or ``scopes`` is empty,
-    and if the span has one of the attributes ``marks``, or ``marks`` is empty, or it has a
-    name_prefix.
+    A convention is tried on a span of one of the ``scopes`` with one of the attributes ``marks``.
+    An empty set matches every span, and a span whose name has the ``name_prefix`` needs no mark.
     """
 
     name: str
-    # Returns the kind of call, or None to leave the span to others; it parses nothing.
-    kind: Callable[[Span], Kind | None]
-    # Reads a span of the given kind into a `Step`, on the background thread.
-    to_step: Callable[[Span, Kind], Step]
+    kind: Callable[[Span], Kind | None]  # None leaves the span to others; it parses nothing
+    to_step: Callable[[Span, Kind], Step]  # is called on the background thread
     marks: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
     name_prefix: str = ""  # of spans that need none of the attributes ``marks``
     content: tuple[str, ...] = ()  # patterns of attributes with texts of users and models
     content_events: tuple[tuple[str, str], ...] = ()  # the same of events and their attributes
     log_events: tuple[str, ...] = ()  # how the names of log records begin that it reads
-    # Returns True if a span has documents although it is no retrieval; it parses nothing.
-    holds_documents: Callable[[Span], bool] | None = None
+    holds_documents: Callable[[Span], bool] | None = None  # for other spans than retrievals
     flat: frozenset[Kind] = frozenset()  # kinds that may contain unrelated questions
     output: str = ""  # the attribute with the output of a call, which may contain documents
     tool_names: tuple[str, ...] = ()  # attributes with a tool's name, before the span's name

@@ -36,7 +36,7 @@ _VARIABLE = "gen_ai.prompt.variable."
 
 
 def kind(view: Span) -> Kind | None:
-    """Return the kind of call on a span. An operation that is not known may hold the question."""
+    """Return the kind of call. An unknown operation is a chain, which may hold the question."""
     operation = word(view, "gen_ai.operation.name")
     if operation is None or operation in {"create_agent", "fetch_response"}:
         return None
@@ -112,7 +112,7 @@ def _llm(view: Span) -> Step:
 
 
 def with_events(view: Span) -> Span:
-    """Return ``view`` with its GenAI events, but scores, as attributes and log records."""
+    """Return ``view`` with its GenAI events, except scores, as attributes and log records."""
     events = [
         (name, texts)
         for name, texts in view.events
@@ -135,7 +135,6 @@ def with_events(view: Span) -> Span:
 
 
 def _body(view: Span, attributes: Mapping[str, Any]) -> Any:
-    """Return the attributes of a span event as the body of a log record, or `CUT`."""
     body = {name: read(text, limit=view.value_limit) for name, text in attributes.items()}
     is_cut = view.dropped_events or any(isinstance(text, Lost) for text in body.values())
     return CUT if is_cut else body

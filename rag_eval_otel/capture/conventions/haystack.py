@@ -1,4 +1,4 @@
-"""Read spans of Haystack into steps (calls in a trace), its own and those of OpenInference."""
+"""Read spans of Haystack, by its own tracer or OpenInference, into steps (calls in a trace)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,6 @@ def _windows_in(outputs: Any) -> tuple[Passage, ...]:
 
 
 def _only_tool(outputs: Any) -> Any:
-    """Return the tool message in ``outputs``, or None if several tools were called."""
     messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
     if isinstance(messages, list):
         return messages[0] if len(messages) == 1 else None
@@ -102,7 +101,7 @@ def _only_tool(outputs: Any) -> Any:
 
 
 def query_of(inputs: Any) -> Any:
-    """Return the question of a pipeline from its ``inputs``, if all components got the same."""
+    """Return the question in a pipeline's ``inputs``; None if components got different ones."""
     if not isinstance(inputs, Mapping):
         return inputs
     inputs = inputs.get("data", inputs)
@@ -120,7 +119,7 @@ def query_of(inputs: Any) -> Any:
 
 
 def answer_of_components(outputs: Any) -> Any:
-    """Return the answer in ``outputs``, those of an answer builder if there is one, or None."""
+    """Return the only answer in ``outputs``, or None. The one of an answer builder goes first."""
     if not isinstance(outputs, Mapping):
         return outputs
     built = [part for part in outputs.values() if isinstance(part, Mapping) and "answers" in part]
@@ -130,7 +129,7 @@ def answer_of_components(outputs: Any) -> Any:
 
 
 def _answers(outputs: Any) -> Any:
-    """Return the built answer, the last reply or the last message in the ``outputs``, or these."""
+    """Return the built answer, first reply or last message in ``outputs``, else ``outputs``."""
     if not isinstance(outputs, Mapping):
         return outputs
     answers = outputs.get("answers")
@@ -207,7 +206,7 @@ def _openinference_step(view: Span, of: Kind) -> Step:
 
 
 def _llm(view: Span, inputs: Any) -> Step:
-    """Read a model call, with the tool results, which only the Python reprs have."""
+    """Read a model call. OpenInference's messages lack tool results, which the reprs have."""
     step = openinference.to_step(view, "llm")
     messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
     if all(result.text for result in step.tool_results) or not isinstance(messages, list):
@@ -219,7 +218,7 @@ def _llm(view: Span, inputs: Any) -> Step:
 
 
 def _documents(outputs: Any) -> Any:
-    """Return the documents of a component that OpenInference does not know, or None or `CUT`."""
+    """Return the documents in the reprs that a component returned, None, or `CUT` if one is cut."""
     if not isinstance(outputs, Mapping):
         return outputs
     windows = _windows_in(outputs)
@@ -239,7 +238,6 @@ def _documents(outputs: Any) -> Any:
 
 
 def _parsed(data: Any) -> Any:
-    """Return ``data`` with the reprs of Haystack's messages and answers parsed."""
     if isinstance(data, list):
         return [_parsed(item) for item in data]
     if isinstance(data, Mapping):

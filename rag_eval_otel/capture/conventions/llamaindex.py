@@ -1,4 +1,4 @@
-"""Read spans of LlamaIndex into steps (calls in a trace), its own and those of OpenInference."""
+"""Read spans of LlamaIndex, by its own tracer or OpenInference, into steps (calls in a trace)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _kind(view: Span) -> Kind:
 
 
 def _thought(call: Step) -> Step:
-    """Return ``call``, of a ReAct agent with only the final answer, if any."""
+    """Return ``call`` with only the final answer in a ReAct agent's reply, not its thoughts."""
     match = _THOUGHT.match(call.output or "")
     if match is None:
         return call

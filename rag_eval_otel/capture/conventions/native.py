@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.documents import passages_in
+from rag_eval_otel.capture.documents import distinct, passages_in
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import Part, Step
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, normalised, read
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, read
 from rag_eval_otel.types import Passage
 
 PARTS: Final[Mapping[str, Part]] = {  # what the application records in each attribute
@@ -54,14 +54,13 @@ def _text(view: Span, name: str) -> str | Lost | None:
 
 
 def _whole(text: str, limit: int | None) -> str | Lost:
-    """Return ``text``, or a `Lost` if it was redacted or is as long as the SDK's length limit."""
     if is_marker(text):
         return HIDDEN
     return CUT if limit is not None and len(text) >= limit else text
 
 
 def _contexts(view: Span, events: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...] | Lost | None:
-    """Return the recorded contexts, each text once, a `Lost` if one is lost, or None."""
+    """Return the recorded contexts, each text once, or None; a `Lost` if one is redacted or cut."""
     if semconv.RETRIEVAL_RECORDED in view.attributes and (view.dropped_events or not events):
         return CUT  # a dropped event may have held documents
     lists = [_listed(event.get(semconv.RETRIEVAL_DOCUMENTS), view) for event in events]
@@ -74,11 +73,10 @@ def _contexts(view: Span, events: Sequence[Mapping[str, Any]]) -> tuple[Passage,
             return passages
         known += passages or ()
     is_known = any(passages is not None for passages in lists)
-    return tuple(distinct_passages(known)) if is_known else None
+    return distinct(known) if is_known else None
 
 
 def _listed(data: Any, view: Span) -> tuple[Passage, ...] | Lost | None:
-    """Return the documents in ``data``, a sequence of texts, or JSON that lists documents."""
     if isinstance(data, str):
         data = read(data, limit=view.value_limit)
         passages = data if isinstance(data, Lost) else passages_in(data)
@@ -90,10 +88,3 @@ def _listed(data: Any, view: Span) -> tuple[Passage, ...] | Lost | None:
         return passages
     texts = [_whole(passage.text, view.value_limit) for passage in passages]
     return next((text for text in texts if isinstance(text, Lost)), passages)
-
-
-def distinct_passages(passages: Iterable[Passage]) -> Iterable[Passage]:
-    by_text: dict[str, Passage] = {}
-    for passage in passages:
-        by_text.setdefault(normalised(passage.text), passage)
-    return by_text.values()

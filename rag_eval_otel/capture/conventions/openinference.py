@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.documents import documents_in, ids_in, passages_of, window_of
+from rag_eval_otel.capture.documents import documents_in, ids_in, window_of
 from rag_eval_otel.capture.span import Span, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.values import (
@@ -41,7 +41,7 @@ _ROLE, _TOOLS = ".message.role", ("tool", "function")
 
 
 def kind(view: Span) -> Kind | None:
-    """Return the kind of call; GenAI attributes describe our own spans more exactly."""
+    """Return the kind of call; None for our own spans, which have GenAI attributes, too."""
     name = word(view, SPAN_KIND)
     if name is None or view.scope == semconv.SCOPE:
         return None
@@ -96,7 +96,6 @@ def to_step(view: Span, of: Kind) -> Step:
 
 
 def _documents(view: Span, outputs: Any, prefix: str = "retrieval.documents") -> Any:
-    """Return the documents on the span ``view``, or `CUT` if some were dropped or shortened."""
     items = list(numbered(view.attributes, prefix))
     with_text = [item for _, item in items if "document.content" in item]
     if view.dropped and (has_gaps(number for number, _ in items) or not items):
@@ -105,8 +104,13 @@ def _documents(view: Span, outputs: Any, prefix: str = "retrieval.documents") ->
         return outputs
     if any(read(item["document.content"], limit=view.value_limit) is CUT for item in with_text):
         return CUT
-    return passages_of(
-        {key.removeprefix("document."): part for key, part in item.items()} for item in with_text
+    return tuple(
+        Passage(
+            text=str(item["document.content"] or ""),
+            id=None if item.get("document.id") is None else str(item["document.id"]),
+            score=s if isinstance(s := item.get("document.score"), float) else None,
+        )
+        for item in with_text
     )
 
 
@@ -118,7 +122,8 @@ def _llm(view: Span, outputs: Any) -> Step:
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
     documents: tuple[Passage, ...] = ()
     if isinstance(reply, list):
-        documents = _hosted(reply)
+        hosted = (m["content"] for m in reply if m["role"] == "tool")  # found by the provider
+        documents = tuple(chain.from_iterable(documents_in(t) or () for t in hosted if t))
         if isinstance(outputs, Mapping) and outputs.get("object") == "response":
             reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
     elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
@@ -145,7 +150,7 @@ _FIELDS = re.compile(
 
 
 def _named_fields(call: Step) -> Step:
-    """Return the model call with the answer in a reply of DSPy, which has several named fields."""
+    """Return ``call`` with only the answer in a DSPy reply, which has fields with headings."""
     reply = call.output or ""
     fields = {name: text.strip() for name, text in _FIELDS.findall(reply) if name != "completed"}
     if not fields:
@@ -156,7 +161,7 @@ def _named_fields(call: Step) -> Step:
 
 
 def _streamed(outputs: Any) -> Any:
-    """Return the reply in a streamed OpenAI response, which has no message attributes, or None."""
+    """Return the reply in a streamed OpenAI response, whose span has no messages, or None."""
     found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
     items = at(found, "output") if at(found, "object") == "response" else None
     if not isinstance(items, list):
@@ -166,14 +171,8 @@ def _streamed(outputs: Any) -> Any:
     return {**said, "role": "assistant", "tool_calls": calls}
 
 
-def _hosted(reply: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...]:
-    """Return the documents of a search that the model's provider ran in the call."""
-    outputs = [message["content"] for message in reply if message["role"] == "tool"]
-    return tuple(chain.from_iterable(documents_in(text) or () for text in outputs if text))
-
-
 def _messages(view: Span, prefix: str) -> Any:
-    """Return the chat messages on the span ``view``, None without any, `CUT` if one is lost."""
+    """Return the chat messages on ``view``; None without any; `CUT` if one was dropped or cut."""
     items = list(numbered(view.attributes, prefix))
     if not items:
         return None
@@ -247,7 +246,7 @@ def described(
     provider: object = None,
     tokens: tuple[int, int] | None = None,
 ) -> Attributes:
-    """Return the OpenInference attributes of a call, without texts; ``name`` is that of a tool."""
+    """Return the OpenInference attributes of a LangChain call, except its texts."""
     attributes: Attributes = {SPAN_KIND: "CHAIN" if of == "other" else of.upper()}
     if of == "tool":
         attributes["tool.name"] = name

@@ -23,7 +23,7 @@ def _platform(
     opening: str = JSON,
     **more: Any,
 ) -> Convention:
-    """Return the convention of a platform: ``mark`` is the attribute with the kind of call."""
+    """Build the convention of a platform; the attribute ``mark`` has the kind of call."""
 
     def kind(view: Span) -> Kind | None:
         called = word(view, mark)

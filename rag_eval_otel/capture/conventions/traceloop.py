@@ -75,7 +75,6 @@ def _to_step(view: Span, of: Kind) -> Step:
 
 
 def _inner(data: Any, *keys: str) -> Any:
-    """Return the value under one of ``keys`` in the dict of tags and metadata around it."""
     if isinstance(data, Mapping):
         return next((data[key] for key in keys if key in data), data)
     return data

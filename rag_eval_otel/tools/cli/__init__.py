@@ -50,7 +50,7 @@ def _failed(error: Exception, *, status: int) -> int:
 
 
 class _Terminal:
-    """A text stream that shows control and hidden characters by their codes (``<U+001B>``)."""
+    """A text stream that writes control and invisible characters as codes (``<U+001B>``)."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -86,7 +86,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _summary(point: EntryPoint) -> str:
-    """Return the first line of the docstring of a command's module, which is not imported."""
+    """Return the first line of a command module's docstring, without importing the module."""
     spec = find_spec(point.module)
     if spec is None or spec.origin is None:
         return "is not installed completely"

@@ -49,7 +49,7 @@ add_options = partial(add_all, options=_OPTIONS)
 
 
 class Point(NamedTuple):
-    """One score on [0, 1], or None; the name of its row or trace; and its time, if it is known."""
+    """A score on [0, 1] or None, the name of its row or trace, and the time, if it is known."""
 
     value: float | None
     place: str
@@ -57,7 +57,7 @@ class Point(NamedTuple):
 
 
 def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[Point]]:
-    """Read the scores in ``path`` by service, metric and version; if all have a time, by time."""
+    """Return the scores in ``path`` by service, metric and version, sorted by time if known."""
     streams: defaultdict[Stream, list[Point]] = defaultdict(list)
     for row in read_scores(path, metric=metric):
         if not isinstance(row, Row):
@@ -81,7 +81,7 @@ def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The alarms in the scores of a stream, and its baseline of the first ``learned`` scores."""
+    """The drift alarms in one stream of scores, of which the first ``learned`` are the baseline."""
 
     stream: Stream
     points: Sequence[Point]
@@ -112,7 +112,7 @@ class Finding:
         }
 
     def worst(self, alarm: Alarm) -> list[str]:
-        """Return the places of the lowest scores of the change, or the highest if they went up."""
+        """Return rows or traces with the lowest scores since the onset (highest after a rise)."""
         sign = -1 if alarm.direction == "up" else 1
         seen = self.points[alarm.onset : alarm.index + 1]
         seen = sorted(seen, key=lambda point: sign * (point.value or 0.0))

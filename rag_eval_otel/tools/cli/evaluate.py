@@ -174,7 +174,10 @@ def _list_metrics(options: argparse.Namespace) -> None:
 def _report(
     options: argparse.Namespace, totals: Totals, check: GateCheck | None
 ) -> GateResult | None:
-    """Print ``totals`` and the result of the gate; only ``totals`` if the gate cannot compare."""
+    """Print ``totals`` and the verdicts of the gate ``check``, and return the verdicts.
+
+    If the gate raises an error, ``totals`` are printed first.
+    """
     result = None
     try:
         result = None if check is None else check.result(totals)

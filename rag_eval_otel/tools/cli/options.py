@@ -23,7 +23,7 @@ AS_JSON: Options = {
 
 
 def add_all(parser: argparse._ActionsContainer, options: Options) -> None:
-    """Add ``options`` to ``parser``; a name without dashes is that of a positional argument."""
+    """Add ``options`` to ``parser``. A name without leading dashes is a positional argument."""
     for names, (text, arguments) in options.items():
         words = names.split()
         flags = [word for word in words if word.startswith("-")] or words[:1]

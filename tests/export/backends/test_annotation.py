@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from rag_eval_otel.export.backends.annotation import Annotation, annotation_of, annotations_of
-from rag_eval_otel.sampling import Sampling
-from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, SpanRef
 
 SPAN = SpanRef(trace_id=0xABC, span_id=0xDEF)
 JUDGED = Score(
