@@ -23,7 +23,6 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.environment import Signal, exporter_names, sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.export.attributes import score_attributes
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Useful, Verdict
@@ -34,7 +33,7 @@ from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.tools.rules import Target, render
-from rag_eval_otel.types import Ending, Evaluation, Sample, Score
+from rag_eval_otel.types import Evaluation, Sample
 
 PRICES = str(Path(__file__).parent / "judge" / "prices.json")
 GIVEN: dict[str, tuple[str, object]] = {
@@ -210,30 +209,6 @@ def test_an_unknown_model_is_answered_by_the_known_ways(option: str, value: obje
         Config(**{option: value})
 
 
-@pytest.mark.parametrize(
-    ("environ", "options", "embedder"),
-    [
-        ({}, {}, "hashing"),
-        ({"RAG_EVAL_JUDGE": "openai/gpt-x"}, {}, "openai/text-embedding-3-small"),
-        ({}, {"judge": "openai/gpt-x"}, "openai/text-embedding-3-small"),
-        ({"RAG_EVAL_JUDGE": "openai/gpt-x"}, {"judge": "lexical"}, "hashing"),
-        ({"RAG_EVAL_JUDGE": "openai/gpt-x", "RAG_EVAL_EMBEDDER": "hashing"}, {}, "hashing"),
-        ({}, {"judge": LexicalJudge()}, "hashing"),
-        ({"OPENAI_BASE_URL": "http://gpu:8000/v1"}, {"judge": "openai/qwen"}, "hashing"),
-        (
-            {"OPENAI_BASE_URL": "https://api.openai.com/v1"},
-            {"judge": "openai/gpt-x"},
-            "openai/text-embedding-3-small",
-        ),
-    ],
-)
-def test_the_embedder_follows_the_judge(
-    environ: dict[str, str], options: dict[str, Any], embedder: str
-) -> None:
-    """Where the judge is hosted, so are embeddings, unless it says otherwise."""
-    assert Config.from_env(environ, **options).embedder == embedder
-
-
 def test_a_key_is_never_shown() -> None:
     """Neither a configuration nor a copy of it shows the key when printed."""
     config = Config(judge=OpenAIJudge("m", api_key="sk-secret"))
@@ -388,18 +363,6 @@ def test_a_threshold_decides_the_label_and_nothing_else() -> None:
     assert [low.label, high.label] == ["pass", "fail"]
 
 
-def test_the_threshold_stands_on_the_span() -> None:
-    """Beside the score, as a float; a score without a threshold has none."""
-    scores = (
-        Score(name="mrr", value=1.0, label="pass", threshold=1),
-        Score(name="ndcg", value=1.0),
-    )
-    found = score_attributes(Ending(evaluation=Evaluation(scores=scores)))
-    assert found["rag.evaluation.mrr.threshold"] == 1.0
-    assert isinstance(found["rag.evaluation.mrr.threshold"], float)
-    assert "rag.evaluation.ndcg.threshold" not in found
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -503,25 +466,6 @@ def test_the_overall_label_goes_by_the_metrics_that_are_named() -> None:
         scored(label_metrics=("mrr",))
     with pytest.raises(ConfigError, match="label_metrics must be a sequence of names"):
         Config(label_metrics="faithfulness")  # type: ignore[arg-type]  # that is the point
-
-
-def test_scores_from_a_cache_are_labelled_anew(tmp_path: Path) -> None:
-    """Another threshold asks for nothing, and changes the labels."""
-    cache = tmp_path / "scores.cache"
-    labels = [
-        evaluate_dataset(
-            [SAMPLE],
-            ["faithfulness"],
-            judge=LexicalJudge(),
-            embedder=HashingEmbedder(),
-            cache=cache,
-            thresholds={"faithfulness": threshold},
-        )
-        .rows[0]
-        .evaluation.label
-        for threshold in (0.1, 1.0)
-    ]
-    assert labels == ["pass", "fail"]
 
 
 def test_calibrate_writes_what_the_other_commands_read(

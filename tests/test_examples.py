@@ -48,12 +48,6 @@ def test_examples_without_a_backend_print_their_scores(example: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_are_short(example: Path) -> None:
-    """No example is longer than 40 lines."""
-    assert len(example.read_text(encoding="utf-8").splitlines()) <= 40
-
-
 def test_the_application_of_the_tutorial_runs(tmp_path: Path) -> None:
     """The tutorial's code is scored as its text says: a wrong price fails."""
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

@@ -12,8 +12,7 @@ from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.documents import block_in, joined_lines
 from rag_eval_otel.capture.sample import _truncated
 from rag_eval_otel.capture.span import Span
-from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turns import _passages_of_tool, is_verdict
+from rag_eval_otel.capture.turns import is_verdict
 from rag_eval_otel.capture.values import Messages, bare, is_in, json_in, place
 from rag_eval_otel.judge.lexical import MAX, Passages, claims_of, coverage, relevancy
 from rag_eval_otel.judge.wire import clipped
@@ -26,11 +25,6 @@ pytestmark = pytest.mark.slow
 VIEW = Span(name="a", span_id=1, start=0, end=1)
 
 
-def _tool(text: str) -> object:
-    step = Step(id=1, parent=None, kind="tool", name="search", start=0, end=1, output=text)
-    return _passages_of_tool(step)
-
-
 def _messages(text: str) -> object:
     shown = [{"role": "user", "content": text}, {"role": "tool", "content": [{"text": text}]}]
     return build.llm(VIEW, messages=values.plain(shown), reply=text)
@@ -41,7 +35,7 @@ def _spoiled(text: str) -> str:
 
 
 READERS: Mapping[str, growth.Read] = {
-    "tool": _tool,
+    "tool": documents.parts_of,
     "tool data": documents.documents_in,
     "repr": values.data_in,
     "json": json_in,

@@ -10,6 +10,7 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 
 import rag_eval_otel
+import rag_eval_otel.testing
 from live import attached
 
 if sys.version_info >= (3, 11):
@@ -21,19 +22,15 @@ ROOT = Path(__file__).parents[1]
 HEAVY = {"grpc", "openai", "numpy", "pydantic", "langchain_core", "opentelemetry.sdk"}
 
 
-def test_public_names_are_sorted_few_and_real() -> None:
-    """Every name in ``__all__`` can be had, they are sorted, and at most 30."""
-    assert rag_eval_otel.__all__ == sorted(rag_eval_otel.__all__)
-    assert len(rag_eval_otel.__all__) <= 30
-    for name in rag_eval_otel.__all__:
-        assert getattr(rag_eval_otel, name).__name__ == name
-        assert name in dir(rag_eval_otel)
-
-
-def test_unknown_name_is_an_attribute_error() -> None:
-    """A name that does not exist fails like in any module."""
+@pytest.mark.parametrize("module", [rag_eval_otel, rag_eval_otel.testing])
+def test_public_names_are_sorted_few_and_real(module: Any) -> None:
+    """Every name in ``__all__`` can be had, they are sorted, and at most 30; no other name can."""
+    assert module.__all__ == sorted(module.__all__)
+    assert len(module.__all__) <= 30
+    assert set(module.__all__) <= set(dir(module))
+    assert all(getattr(module, name).__name__ == name for name in module.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = rag_eval_otel.Nothing  # type: ignore[attr-defined]
+        _ = module.Nothing
 
 
 def modules_after(code: str) -> set[str]:

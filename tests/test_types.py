@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, Sample, Score, Usage
+from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, Sample, Score
 
 
 def test_a_sample_reads_what_it_is_given() -> None:
@@ -68,15 +68,6 @@ def test_a_failure_is_never_a_number(fields: dict[str, Any]) -> None:
     """A score has a number and is ok, or has none and says why."""
     with pytest.raises(ValueError, match="Score 'm' is"):
         Score(name="m", **fields)
-
-
-def test_usage_adds_up() -> None:
-    """The usage of several requests is the sum of each count."""
-    one = Usage(judge_requests=1, prompt_tokens=10, completion_tokens=5)
-    total = one + one + Usage(embedding_requests=1)
-    assert total == Usage(
-        judge_requests=2, prompt_tokens=20, completion_tokens=10, embedding_requests=1
-    )
 
 
 OK = Score(name="a", value=1.0)

@@ -244,17 +244,6 @@ def test_a_call_that_said_nothing_was_left() -> None:
     assert read(span({**asked, "gen_ai.output.messages": "[]"})).end is not None
 
 
-def test_nodes_by_their_ids() -> None:
-    """Nodes are ids where they are written short, and documents in LlamaIndex's events."""
-    nodes = [f"<NodeWithScore(node=TextNode(id_={name}), score=0.5)>" for name in ("a)", "b")]
-    told = json.dumps({"source_nodes": [*nodes, "<NodeWithScore>"]})
-    assert read(span({OI: "CHAIN", "output.value": told})).kept_ids == ("a)", "b")
-    sources = json.dumps([{"node": {"id_": "a", "text": PAGE, "metadata": {}}, "score": 0.5}])
-    events = [("SynthesizeEndEvent", {"response.source_nodes": sources})]
-    made = read(span({}, scope="llamaindex.opentelemetry.tracer", events=events))
-    assert made.documents_seen == (Passage(text=PAGE, id="a", score=0.5),)
-
-
 def test_a_haystack_pipeline_with_a_callback_in_its_inputs() -> None:
     """Where JSON fails Haystack writes a repr, whose data is the same."""
     inputs = {"embedder": {"text": ASKED}, "llm": {"streaming_callback": print}}

@@ -53,21 +53,6 @@ def shapes(draw: st.DrawFn) -> Shape:
     )
 
 
-@st.composite
-def turns(draw: st.DrawFn) -> Shape:
-    """Draw a turn below a session, with plain spans in between, that end in any order."""
-    kinds, parents = ["plain", "CHAIN"], [None, 0]
-    for kind in ("RETRIEVER", "LLM"):
-        under = 1
-        for _ in range(draw(st.integers(0, 2))):
-            kinds.append("plain")
-            parents.append(under)
-            under = len(kinds) - 1
-        kinds.append(kind)
-        parents.append(under)
-    return Shape(kinds=kinds, parents=parents, ends=draw(st.permutations(range(len(kinds)))))
-
-
 def start(app: App, shape: Shape) -> list[Span]:
     attributes: dict[str, dict[str, Any]] = {
         "CHAIN": answered(1),
@@ -108,18 +93,3 @@ def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swep
         assert left(app) == {span.get_span_context().span_id: 1 for span in spans}
         assert all(count == 1 for count in app.scored_spans().values())
         assert app.statuses().keys() <= {None, "scored", "skipped"}
-
-
-@pytest.mark.slow
-@examples(100)
-@given(turns())
-def test_the_span_of_a_turn_waits_whatever_the_order(shape: Shape) -> None:
-    """The chain of a turn carries its scores, though it may end before all that is below it."""
-    with attached() as app:
-        spans = start(app, shape)
-        for number in shape.ends:
-            spans[number].end()
-        assert app.handle.flush()
-        assert app.counted() == {("scored", None): 1}
-        assert app.status_of(spans[1]) == "scored"
-        assert app.statuses() == {"scored": 1, None: len(spans) - 1}

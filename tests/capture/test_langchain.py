@@ -4,26 +4,21 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from types import SimpleNamespace
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.outputs import Generation, LLMResult
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from apps import company
-from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import rag
-from parallel import at_once
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.runtime.guard import Edge
 from recording import ANSWER, PAGE, QUESTION, Capture, Events, Spiteful, capture, said
 
 
@@ -86,19 +81,6 @@ def test_what_a_model_said(response: LLMResult, output: str | None, model: str |
     assert (step_of(run).output, run.model) == (output, model)
 
 
-def test_what_a_call_cost() -> None:
-    """Tokens, the id of the response, and whether tools were called."""
-    events = Events(capture())
-    events.start()
-    events.ask()
-    usage = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10}
-    call = {"name": "t", "args": {}, "id": "1"}
-    events.answer(said("", usage_metadata=usage, id="r-1", tool_calls=[call]))
-    run = events.run(events.call)
-    assert (run.tokens, run.response_id) == ((7, 3), "r-1")
-    assert step_of(run).calls_tools
-
-
 @pytest.mark.parametrize(
     ("name", "send"),
     [
@@ -121,19 +103,6 @@ def test_a_run_ends_though_its_end_cannot_be_read(
     assert [name for name, run in runs.items() if run.end is not None] == [name]
     assert events.captured.errors == ["callback"]
     events.captured.recorder.flush()
-
-
-def test_a_failure_of_ours_stays_ours() -> None:
-    """If the recorder cannot be had, the application's chain runs as ever."""
-    places: list[str] = []
-
-    def broken() -> Any:
-        raise RuntimeError
-
-    handler = LangChainCapture(broken, edge=Edge("callback", on_error=places.append))
-    answer = rag().invoke(company.FOUNDED, {"callbacks": [handler]})
-    assert answer == "It was founded in 1987. [History; Founder]"
-    assert set(places) == {"callback"}
 
 
 def test_a_call_of_which_only_the_end_is_told() -> None:
@@ -208,29 +177,6 @@ def test_a_disabled_handler_is_silent() -> None:
     assert [span.name for span in events.captured.spans] == ["invoke_workflow chain"]
 
 
-def echo() -> Any:
-    reply = ScriptedChat(reply=lambda messages: AIMessage(f"You asked: {messages[-1].content}"))
-    return rag(KeywordRetriever(), reply)
-
-
-@pytest.mark.slow
-def test_many_threads() -> None:
-    """Each turn is captured once, with the answer to its own question."""
-    captured, chain, start = capture(), echo(), threading.Barrier(8)
-
-    def work(worker: int) -> None:
-        start.wait()
-        for number in range(50):
-            chain.invoke(f"Founded? {worker}/{number}", {"callbacks": [captured.handler]})
-
-    at_once(*(partial(work, worker) for worker in range(8)))
-    questions = [f"Founded? {worker}/{number}" for worker in range(8) for number in range(50)]
-    found = sorted((question, answer) for question, _, answer in captured.truths)
-    assert found == sorted((question, f"You asked: {question}") for question in questions)
-    assert len(captured.spans) == 3 * 400
-    assert len(captured.recorder) == 0
-
-
 @contextmanager
 def hooked(captured: Capture) -> Iterator[Capture]:
     """Install the handler for all runs, twice, and remove it at the end."""
@@ -253,19 +199,3 @@ def test_the_hook_sees_chains_in_every_thread() -> None:
         asyncio.run(rag().ainvoke(company.FOUNDED))
     questions = [question for question, _, _ in captured.truths]
     assert questions == sorted([company.FOUNDED, company.FOUNDED, company.SPARS])
-
-
-def test_a_hook_that_was_removed_is_silent() -> None:
-    """LangChain still asks it, and finds nobody; what was under way is finished."""
-    captured, hook = capture(), LangChainHook()
-    hook.install(captured.handler)
-    stream = rag().stream(company.FOUNDED)
-    next(stream)
-    hook.remove()
-    rag().invoke(company.SPARS)
-    assert list(stream)
-    assert [question for question, _, _ in captured.truths] == [company.FOUNDED]
-    hook.install(captured.handler)
-    rag().invoke(company.SPARS)
-    hook.remove()
-    assert len(captured.truths) == 2

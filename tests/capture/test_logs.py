@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, set_span_in_context
 
 from live import App, asked, attached, collecting_size, retrieved, said, told
-from parallel import at_once
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.span import LogView
-from rag_eval_otel.capture.trace import PendingLogs, log_tap, may_be_read
+from rag_eval_otel.capture.trace import PendingLogs, may_be_read
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
 
@@ -84,19 +82,6 @@ def test_a_turn_whose_content_is_in_logs(app: App, written: Any) -> None:
     assert app.handle.flush()
     assert app.counted() == {SCORED: 1}
     assert app.status_of(chain) == "scored"
-
-
-def test_logs_of_turns_at_once_are_not_mixed_up(app: App) -> None:
-    """Each record belongs to the span it was written in, on whatever thread."""
-    barrier = threading.Barrier(4)
-
-    def run(number: int) -> None:
-        barrier.wait(10)
-        turn(app, number, older)
-
-    at_once(*(partial(run, n) for n in range(4)))
-    assert app.handle.flush()
-    assert app.counted() == {SCORED: 4}
 
 
 @pytest.mark.parametrize(
@@ -216,8 +201,3 @@ def test_of_a_span_all_records_count_or_none() -> None:
     assert [one.event for one in logs.take((1, 1))] == [""]
     assert [one.event for one in logs.take((1, 2))] == ["gen_ai.user.message"]
     assert logs.size == 0
-
-
-def test_a_provider_of_another_make_is_left_alone() -> None:
-    """A provider that takes no processors of log records has no tap."""
-    assert log_tap(object()) is None

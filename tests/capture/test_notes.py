@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pandas as pd
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel
 
-from rag_eval_otel.config import Config
 from recording import ANSWER, PAGE, QUESTION, Events, Spiteful, capture, generated
 
 TURN = [(QUESTION, (PAGE,), ANSWER)]
@@ -69,21 +67,6 @@ def test_documents_that_are_changed() -> None:
     captured = sent.end()
     assert captured.truths == TURN
     assert captured.samples[0].retrieved_ids == ("d1",)
-
-
-def test_an_artifact_that_is_changed() -> None:
-    """The documents in a tool's artifact are those of the event."""
-    sent = Events(capture())
-    pages = [Document(PAGE)]
-    sent.start()
-    ids: dict[str, UUID] = {"run_id": sent.search, "parent_run_id": sent.root}
-    sent.handler.on_tool_start({"name": "search"}, QUESTION, inputs={"query": QUESTION}, **ids)
-    sent.handler.on_tool_end(ToolMessage(PAGE, artifact=pages, tool_call_id="1"), **ids)
-    pages[0].page_content = "changed"
-    pages.clear()
-    sent.ask()
-    sent.answer()
-    assert sent.end().truths == TURN
 
 
 class Tone(Enum):
@@ -163,50 +146,6 @@ def test_inputs_of_every_kind(inputs: Any) -> None:
     assert captured.truths == TURN
     assert captured.errors == []
     assert len(captured.spans) == 3
-
-
-@pytest.mark.parametrize(
-    "outputs",
-    [
-        {"answer": ANSWER, "vector": np.ones(3)},
-        {"answer": ANSWER, "table": pd.DataFrame({"a": [1]})},
-        {"answer": ANSWER, "me": circular()},
-        {"answer": np.str_(ANSWER), "tone": Tone.KIND},
-        {"messages": [HumanMessage(QUESTION), AIMessage(ANSWER)], "raw": b"\xff"},
-    ],
-)
-def test_outputs_of_every_kind(outputs: Any) -> None:
-    """The answer is found beside whatever else there is."""
-    captured = Events(capture()).turn(outputs=outputs)
-    assert captured.truths == TURN
-    assert captured.errors == []
-
-
-@pytest.mark.slow
-def test_texts_of_10_mb() -> None:
-    """A document as large as a file is cut where it enters, and the turn says so."""
-    sent = Events(capture())
-    sent.start()
-    sent.retrieve([Document(BIG)])
-    sent.ask([[SystemMessage(BIG), HumanMessage(QUESTION)]])
-    sent.answer()
-    captured = sent.end()
-    assert captured.outcomes == {("skipped", "truncated"): 1}
-    assert captured.errors == []
-
-
-@pytest.mark.slow
-def test_more_than_may_be_held() -> None:
-    """A text for which ``max_held`` has no room is not held: the span says so, and leaves."""
-    sent = Events(capture(config=Config(judge="lexical", max_held=16)))
-    sent.start(BIG)
-    sent.retrieve([Document(BIG)])
-    sent.ask()
-    sent.answer()
-    captured = sent.end()
-    assert captured.turns == []
-    root = captured.span("invoke_workflow chain")
-    assert (root.attributes or {})["rag.evaluation.status"] == "overload"
 
 
 @pytest.mark.parametrize(

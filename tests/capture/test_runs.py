@@ -3,16 +3,14 @@
 import asyncio
 import gc
 import threading
-from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from uuid import UUID
 
 import pytest
 from opentelemetry.trace import use_span
 
-from parallel import at_once, forking, in_child
-from rag_eval_otel.capture.runs import MAX_RUNS, Run
+from parallel import forking, in_child
+from rag_eval_otel.capture.runs import MAX_RUNS
 from rag_eval_otel.capture.step import Kind
 from recording import (
     ANSWER,
@@ -102,26 +100,6 @@ def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None
     captured.flush()
     assert [span for span, _ in captured.turns] == [request.get_span_context()]
     assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
-
-
-def test_a_span_that_has_ended_stands_for_nothing() -> None:
-    """The turn is evaluated without a span that waits; the scores refer to it."""
-    captured = capture(spans="none")
-    with captured.tracer.start_as_current_span("request") as request:
-        write, search, root = begin_turn(captured)
-    finish(captured, write, search, root)
-    assert [span for span, _ in captured.turns] == [request.get_span_context()]
-
-
-def test_a_turn_below_a_span_that_stands_for_another() -> None:
-    """Runs that make a turn by themselves have a span of their own for it."""
-    captured = capture()
-    with captured.tracer.start_as_current_span("request"):
-        run_turn(captured)
-        run_turn(captured, 10)
-    captured.flush()
-    names = ("invoke_workflow chain1", "invoke_workflow chain10")
-    assert [span for span, _ in captured.turns] == [captured.span(name).context for name in names]
 
 
 def test_the_context_is_that_of_the_roots_start() -> None:
@@ -258,45 +236,6 @@ def test_an_intake_that_fails_is_counted(is_evicted: bool) -> None:  # noqa: FBT
         run_turn(captured)
     assert captured.errors == ["callback"]
     assert 1 not in captured.recorder.runs
-
-
-@pytest.mark.slow
-def test_of_two_threads_that_end_a_tree_one_finishes_it() -> None:
-    """Root and model end at the same time in different threads."""
-    captured = capture(grace=GRACE)
-    for number in range(10, 2000, 10):
-        write, _, root = begin_turn(captured, number)
-        start = threading.Barrier(2)
-
-        def end(run: Run, start: threading.Barrier = start) -> None:
-            start.wait()
-            finish(captured, run)
-
-        at_once(*(partial(end, run) for run in (write, root)))
-    assert len(captured.recorder) == 0
-    assert len(captured.turns) == 199
-    assert len(captured.spans) == 3 * 199
-
-
-@pytest.mark.slow
-def test_a_flush_may_come_while_runs_start_and_end() -> None:
-    """Nothing is lost, nothing is written twice, and nothing raises."""
-    captured = capture(grace=GRACE)
-    idle = [begin(captured, "chain", number) for number in range(1, 1000)]
-
-    def work(first: int) -> None:
-        for number in range(first, first + 3000, 10):
-            run_turn(captured, number)
-
-    threads = [threading.Thread(target=work, args=(n << 64,)) for n in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        captured.recorder.flush()
-    names = Counter(span.name for span in captured.spans)
-    assert len(captured.recorder) == len(idle)
-    assert len(captured.turns) == 1200
-    assert names["retrieval"] == names["chat"] == 1200
 
 
 class Stream:

@@ -99,18 +99,6 @@ def test_the_outermost_retriever_and_the_innermost_call_count() -> None:
     assert turn.other_calls == ()
 
 
-def test_the_size_of_a_turn_grows_with_its_texts() -> None:
-    """Documents and prompts, the bulk of it, count in full; documents not captured do not."""
-    small = only(*plain())
-    large = only(
-        chain("rag"),
-        retriever("search", "rag", at=(1, 2), found=["p" * 10_000, "q" * 10_000]),
-        retriever("hidden", "rag", at=(1, 2), found=None),
-        llm("write", "rag", at=(3, 4), shown=["s" * 10_000, "m" * 10_000]),
-    )
-    assert 40_000 <= large.size - small.size <= 80_000
-
-
 def test_turns_side_by_side_are_apart() -> None:
     """Each has its own retrievals and calls, in whichever order they overlap."""
     first, second = plain("a-", under="app"), plain("b-", under="app", at=1)

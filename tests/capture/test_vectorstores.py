@@ -57,14 +57,10 @@ def retrievals(captured: Capture) -> list[Any]:
     return [span for span in captured.spans if span.name.startswith("retrieval")]
 
 
-def documents_of(pairs: list[tuple[Document, float]]) -> list[Document]:
-    return [document for document, _ in pairs]
-
-
 SEARCHES: dict[str, Callable[[InMemoryVectorStore], list[Document]]] = {
     "text": lambda s: s.similarity_search(QUESTION, k=2),
     "named": lambda s: s.similarity_search(query=QUESTION, k=2),
-    "scores": lambda s: documents_of(s.similarity_search_with_score(QUESTION, k=2)),
+    "scores": lambda s: [document for document, _ in s.similarity_search_with_score(QUESTION, k=2)],
     "vector": lambda s: s.similarity_search_by_vector(VECTOR, k=2),
     "diverse": lambda s: s.max_marginal_relevance_search(QUESTION, k=2, fetch_k=2),
     "diverse by vector": lambda s: s.max_marginal_relevance_search_by_vector(
@@ -84,14 +80,6 @@ def test_a_search_is_a_retrieval(search: Callable[[InMemoryVectorStore], list[Do
     (span,) = retrievals(captured)
     assert span.attributes["rag.retrieval.document_count"] == 2
     assert span.parent.span_id == captured.span("invoke_workflow RunnableLambda").context.span_id
-
-
-def test_scores_are_kept() -> None:
-    """Pairs of a document and its score are documents with a score."""
-    captured, pages = capture(content="all"), store()
-    ask(captured, lambda: documents_of(pages.similarity_search_with_score(QUESTION, k=2)))
-    (sample,) = captured.samples
-    assert all(isinstance(passage.score, float) for passage in sample.contexts)
 
 
 ASYNC: dict[str, Callable[[InMemoryVectorStore], Any]] = {
@@ -241,11 +229,3 @@ def test_the_recording_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> N
     handle = instrument(tracer_provider=provider, judge=good_judge(), host_hooks=False)
     assert handle.callback
     handle.shutdown()
-
-
-def test_a_search_outside_of_any_run() -> None:
-    """What nobody traces is only searched."""
-    captured = capture()
-    assert len(store().similarity_search(QUESTION, k=2)) == 2
-    assert captured.spans == ()
-    assert len(captured.recorder) == 0

@@ -162,14 +162,6 @@ def test_exemplars_link_to_traces() -> None:
     assert lead["datasourceUid"] in {one["uid"] for one in sources if one["type"] == "jaeger"}
 
 
-def test_names_are_not_cut_in_narrow_panels() -> None:
-    """Bar gauges have the names of metric and service above the bar, with the whole width."""
-    board = json.loads((COLLECTOR / "grafana/dashboards/rag-overview.json").read_text("utf-8"))
-    gauges = [panel for panel in board["panels"] if panel["type"] == "bargauge"]
-    assert len(gauges) == 2
-    assert {panel["options"]["namePlacement"] for panel in gauges} == {"top"}
-
-
 def compose() -> dict[str, Any]:
     return yaml.safe_load((COLLECTOR / "docker-compose.yaml").read_text(encoding="utf-8"))
 

@@ -195,19 +195,6 @@ def test_restored_states_without_new_scores_are_saved_again() -> None:
     assert not reports
 
 
-def test_invalid_scores_are_not_worst_turns() -> None:
-    """NaN and numbers outside [0, 1] are ignored."""
-    monitor, reports = watch()
-    turns(monitor, 400, 0.9)
-    for at in range(400, 500):
-        monitor.update(
-            STREAM, -5.0 if at % 2 else float("nan"), span=SpanRef(trace_id=at, span_id=1)
-        )
-        monitor.emit(evaluation(0.0, at=1000 + at))
-    assert reports.drifts[0].worst
-    assert all(one.span.trace_id >= 1400 for one in reports.drifts[0].worst if one.span)
-
-
 def spoilt(change: Callable[[Any], object]) -> Any:
     monitor, _ = watch()
     turns(monitor, 400, 0.9)

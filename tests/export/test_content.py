@@ -383,12 +383,6 @@ def test_a_redacted_text_is_redacted_in_both_conventions() -> None:
     assert (shown.attributes or {})["input.value"] == "Who is [redacted]?"
 
 
-def test_a_recorded_retrieval_is_a_retriever() -> None:
-    """A span on which only documents were recorded is no chain."""
-    shown = ContentFilter().shown(recorded(**{semconv.RETRIEVAL_RECORDED: True}))
-    assert (shown.attributes or {})[KIND] == "RETRIEVER"
-
-
 @pytest.mark.parametrize(
     "others",
     [

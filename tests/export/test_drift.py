@@ -1,6 +1,5 @@
 """Drift of live scores: telemetry, the state file, and failing functions of the user."""
 
-import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -32,26 +31,6 @@ def test_an_alarm_is_an_event_and_counted() -> None:
     (count,) = backend.points("rag.evaluation.drift.alarms")
     assert count.value == 1
     assert isinstance(told[0], Drift)
-
-
-@pytest.mark.slow
-def test_the_gauge_merges_all_pipelines_of_a_provider() -> None:
-    """A pipeline that no longer exists has no values."""
-    backend = Backend()
-    first = backend.sink
-    backend.score(*[1.0] * 100)
-    backend.sink = backend.made()
-    backend.score(*[1.0] * 100, 0.0, version="2")
-    found = backend.evidence()
-    assert set(found) == {"1", "2"}
-    assert found["1"] == 0 < found["2"]
-    backend.score(1.0, version="1")  # which the first one knows, too
-    assert set(backend.evidence()) == {"1", "2"}
-    del first
-    backend.sink = backend.made()
-    gc.collect()
-    backend.score(1.0, version="3")
-    assert set(backend.evidence()) == {"3"}
 
 
 def test_a_closed_sink_saves_its_state_and_reports_evidence_until_its_gauge_stops(

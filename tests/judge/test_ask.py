@@ -20,7 +20,7 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.ask import Ask, group_tasks
 from rag_eval_otel.judge.tasks import Judge, Rating, Statements, Task, may_share
-from rag_eval_otel.metrics import METRIC_SETS, Faithfulness
+from rag_eval_otel.metrics import METRIC_SETS
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Evaluation, Replies, Usage
@@ -335,39 +335,6 @@ def test_a_request_that_hangs_holds_others_no_longer_than_patience(
     assert [t for t, prompts in judge.requests if "verdicts" in prompts] == [patience]
     assert evaluation["faithfulness"].status == "ok"
     assert "timeout" in {score.reason for score in evaluation.scores}
-
-
-def test_what_comes_up_during_a_repair_waits_for_it() -> None:
-    """What the other parts lead to goes with what the part that is asked again leads to."""
-    broken = in_turn([{"statements": None}, {"statements": ["She was born."]}])
-    judge = Slow([3, 30], statements=broken)
-    evaluation = in_virtual_time(
-        lambda _: scored(
-            judge, Faithfulness(form="full"), "intent_relevancy", "decomposition_relevancy"
-        )
-    )
-    assert [prompts for _, prompts in judge.requests] == [
-        ["statements", "intent", "sub_questions"],
-        ["statements"],
-        ["intent_fulfilment", "addressed", "verdicts"],
-    ]
-    assert all(score.status == "ok" for score in evaluation.scores)
-
-
-def test_without_fusion_nothing_waits() -> None:
-    """A metric that is ahead does not wait for the others where they cannot travel together."""
-    judge = Slow([], hanging="groundedness_1")
-    ask = Ask(judge, share_requests=False)
-
-    async def use(loop: VirtualLoop) -> float:
-        hung = asyncio.ensure_future(ask(GROUNDED_1))
-        await ask(STATEMENTS)
-        await ask(questions.verdicts(C, ["It is so."]))
-        ask.cancel()
-        await asyncio.gather(hung, return_exceptions=True)
-        return loop.time()
-
-    assert in_virtual_time(use) == 0
 
 
 class Fickle(Slow):

@@ -205,16 +205,6 @@ def test_shared_requests_and_their_tokens_are_counted_once() -> None:
     assert all(usage.embedding_tokens for usage in usages)
 
 
-def test_a_budget_counts_shared_requests_once() -> None:
-    """After the requests, the budget has used what the server has counted."""
-    limits = [Limit(amount=1000, unit=unit, seconds=3600) for unit in ("requests", "tokens")]
-    budget = Budget(limits)
-    usages, _, requests = embedded(lambda _: [1.0], budget=budget)
-    left = [amount for _, amount in budget.left()]
-    tokens = sum(usage.embedding_tokens for usage in usages)
-    assert left == [1000 - requests, 1000 - tokens]
-
-
 class Shared:
     """Embeds texts by a shared request with a failed and a successful attempt, of 20 ms each."""
 

@@ -26,7 +26,6 @@ from rag_eval_otel.judge.limits import (
     Endpoint,
     Limits,
     Outcome,
-    RetryBudget,
     outcome_of,
     retry_after,
 )
@@ -171,17 +170,19 @@ def test_random_failures_cost_few_turns(
 
     async def use(server: Server) -> list[bool]:
         server.seconds = seconds
-        return await turns(server, 1000, at_once)
+        return await turns(server, 300, at_once)
 
     found, server = run(
         use, lambda _: JudgeTransportError("500") if draw.random() < share else None
     )
-    assert found.count(True) >= least * 1000
-    assert server.endpoint.state.retries <= 2000
+    assert found.count(True) >= least * 300
+    assert server.endpoint.state.retries <= 600
 
 
-@pytest.mark.parametrize("at_once", [1, 16])
-def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(at_once: int) -> None:
+@pytest.mark.parametrize(("at_once", "number"), [(1, 25), (16, 160)])
+def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(
+    at_once: int, number: int
+) -> None:
     """An hour of it costs a probe every half minute, and the first good probe ends it for all."""
     before, probes = list[float](), list[float]()
 
@@ -193,12 +194,12 @@ def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(at_once:
             return JudgeTransportError("500")
 
         server.outcome = outcome
-        found = await turns(server, 100 * at_once, at_once)
+        found = await turns(server, number, at_once)
         await asyncio.sleep(max(0.0, 3600 - server.clock()))
         return found + await turns(server, at_once, at_once)
 
     found, _ = run(use)
-    assert found == [False] * 100 * at_once + [True] * at_once
+    assert found == [False] * number + [True] * at_once
     assert len(before) <= 5 + min(LIVE.concurrency, 2 * at_once)
     pauses = [later - at - 0.1 for at, later in pairwise(probes)]
     least = [0.9 * min(30.0, 2.0**n) - 1e-6 for n in range(len(pauses))]
@@ -579,38 +580,16 @@ def failing(breaker: Breaker, times: int, outcome: Outcome = "transport") -> lis
     return [breaker.ended(outcome, is_probe=breaker.is_open, now=0, draw=0.0) for _ in range(times)]
 
 
-def test_a_text_that_is_too_long_does_not_open_a_breaker() -> None:
-    """A server that refuses a text answers, so the failures before are no outage."""
+@pytest.mark.parametrize(("outcome", "failures_left"), [("bad_request", 3), ("cancelled", 1)])
+def test_a_refused_text_or_a_cancelled_request_opens_no_breaker(
+    outcome: Outcome, failures_left: int
+) -> None:
+    """A server that refuses a text answers, which ends an outage; a cancellation says nothing."""
     breaker = Breaker(OPENING)
-    failing(breaker, 50, "bad_request")
+    failing(breaker, 50, outcome)
     failing(breaker, 2)
-    failing(breaker, 1, "bad_request")
-    assert failing(breaker, 3) == [None, None, "opened"]
-
-
-def test_a_request_that_is_cancelled_does_not_touch_a_breaker() -> None:
-    """It is neither a failure nor the end of failures."""
-    breaker = Breaker(OPENING)
-    failing(breaker, 50, "cancelled")
-    failing(breaker, 2)
-    failing(breaker, 1, "cancelled")
-    assert failing(breaker, 1) == ["opened"]
-
-
-def test_pauses_between_probes_grow() -> None:
-    """A failed probe doubles the pause, up to the longest; the next opening starts small again."""
-    breaker = Breaker(OPENING)
-    failing(breaker, 3)
-    now, pauses = 0.0, []
-    for _ in range(8):
-        pauses.append(breaker.wait(now))
-        now += pauses[-1]
-        assert breaker.wait(now) == 0
-        assert breaker.ended("timeout", is_probe=True, now=now, draw=0.0) is None
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert breaker.ended("ok", is_probe=True, now=now, draw=0.0) == "closed"
-    failing(breaker, 3)
-    assert (breaker.wait(0), breaker.openings) == (0.5, 2)
+    failing(breaker, 1, outcome)
+    assert failing(breaker, failures_left) == [*[None] * (failures_left - 1), "opened"]
 
 
 @pytest.mark.parametrize("outcome", ["ok", "bad_request"])
@@ -647,20 +626,3 @@ def test_probes_have_jitter() -> None:
     for _ in range(3):
         breaker.ended("transport", is_probe=False, now=0, draw=0.5)
     assert breaker.wait(0) == pytest.approx(0.475)
-
-
-def test_retries_are_at_most_as_many_as_first_attempts() -> None:
-    """However many requests want a retry, the limit holds in each minute."""
-    budget = RetryBudget()
-    draw = random.Random(1)
-    first, retries = [], []
-    now = 0.0
-    for _ in range(5000):
-        now += draw.expovariate(20)
-        if draw.random() < 0.3:
-            budget.first(now)
-            first.append((now, 1))
-        if budget.take(now):
-            retries.append((now, 1))
-    assert budget.total == len(retries)
-    assert 0.9 * len(first) < len(retries) <= len(first) + 3

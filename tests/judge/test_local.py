@@ -150,21 +150,6 @@ def test_every_question_of_its_own(library: type[Encoder]) -> None:
     assert "This text answers the question: When was Einstein born?" in texts
 
 
-def test_groundedness(library: type[Encoder]) -> None:
-    """One voice goes by all claims, the other by the least; without claims nothing is known."""
-    answer = f"{BORN} {BAKED}"
-    judge = LocalJudge("an/nli")
-    mean, least, nothing = replied(
-        judge,
-        questions.groundedness(answer, CONTEXTS, voice=1),
-        questions.groundedness(answer, CONTEXTS, voice=2),
-        questions.groundedness("I don't know.", CONTEXTS, voice=1),
-    )
-    assert mean.expected > least.expected
-    assert nothing.rating == 0
-    assert calls_of(judge), "not by words"
-
-
 def test_a_cross_encoder_with_one_label(library: type[Encoder]) -> None:
     """It is shown question and context as rerankers are, context and claim as NLI models are."""
     library.labels = ("LABEL_0",)

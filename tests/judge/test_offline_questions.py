@@ -47,22 +47,6 @@ def test_a_question_asks_for_a_kind(question: str, kind: str | None) -> None:
     assert read(question)[0] == kind
 
 
-def test_a_long_text_is_a_question_if_it_begins_as_one() -> None:
-    """A question mark somewhere in pages of text does not make them a question."""
-    pages = "It rains. Does it? " * 100
-    assert read(pages)[0] is None
-    assert read(f"Who asks? {pages}")[0] == "name"
-
-
-def test_likeness_of_questions() -> None:
-    """The same question is 1; sharing words, or the kind of thing asked for, tells more."""
-    question = "How long is the warranty?"
-    others = ("How long is the warranty?", "How long is the trip?", "Is Ada here?")
-    found = [similarity(question, other) for other in others]
-    assert found[0] == pytest.approx(1)
-    assert found[0] > found[1] > found[2]
-
-
 def test_a_context_is_rated_by_the_words_of_the_question() -> None:
     """The more of the question stands there the better, more so with the kind asked for."""
     question = "When does the office open on Friday?"

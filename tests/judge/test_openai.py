@@ -21,7 +21,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.openai import OpenAIJudge, SchemaMode
 from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
-from rag_eval_otel.types import Replies, Usage
+from rag_eval_otel.types import Replies
 from support import GOOD, good_parts, in_turn, names_asked, text_asked
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
@@ -316,27 +316,6 @@ def test_a_message_without_a_reply_is_unparsable(message: dict[str, object]) -> 
     """A refusal, prose or nothing fails the parts, which may then be asked again."""
     replies, _ = asked(lambda _: completion(message), *GROUP)
     assert [type(part) for part in replies.parts] == [UnparsableReplyError] * 3
-
-
-@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
-def test_a_server_may_count_nothing(usage: object) -> None:
-    """Without token counts the request itself is still counted, under the name it was asked by."""
-    replies, _ = asked(lambda _: completion({"content": '{"rating": 1}'}, usage=usage))
-    assert replies == Replies(
-        parts=(Rating(rating=1),), model="gpt-x", usage=Usage(judge_requests=1)
-    )
-
-
-def test_a_judge_serves_two_loops_at_once() -> None:
-    """A loop that is still open keeps its client while others come and go."""
-    standing = asyncio.new_event_loop()
-    with ScriptedOpenAI(good_parts) as server:
-        judge = judge_of(server)
-        for run in (standing.run_until_complete, asyncio.run, asyncio.run):
-            assert run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
-        standing.run_until_complete(judge.reply([CONTEXT]))
-        standing.run_until_complete(standing.shutdown_asyncgens())
-    standing.close()
 
 
 def test_a_client_of_the_users_own_is_used() -> None:

@@ -27,10 +27,6 @@ SAMPLE = Sample(
 Probabilities = Mapping[str, float]
 
 
-def tokens_of(text: str) -> list[str]:
-    return re.findall(r" ?[A-Za-z_]+| ?\d|\s+|[^\w\s]", text)
-
-
 def completion(text: str, at_rating: Probabilities) -> dict[str, Any]:
     alternatives = [
         {"token": token, "logprob": math.log(p)} for token, p in at_rating.items() if p > 0
@@ -41,7 +37,7 @@ def completion(text: str, at_rating: Probabilities) -> dict[str, Any]:
             "logprob": -0.1,
             "top_logprobs": alternatives if token.strip().isdigit() else [],
         }
-        for token in tokens_of(text)
+        for token in re.findall(r" ?[A-Za-z_]+| ?\d|\s+|[^\w\s]", text)
     ]
     return {
         "id": "1",

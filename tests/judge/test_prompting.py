@@ -89,12 +89,3 @@ def test_a_folder_that_is_not_whole(
     ):
         with pytest.raises(ConfigError, match=told):
             use()
-
-
-def test_what_else_a_folder_may_hold(folder: Path) -> None:
-    """Notes, and files that are no Markdown, are left alone."""
-    (folder / "README.md").write_text("Ours.")
-    (folder / "notes.txt").write_text("")
-    prompts = load_prompts(folder)
-    assert set(prompts) == {path.stem for path in folder.glob("*.md")} - {"README"}
-    assert prompts["context_relevance_1"] == MINE

@@ -12,9 +12,7 @@ from langchain_core.runnables import RunnableLambda
 
 import questions
 from rag_eval_otel.config import Config
-from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeUnavailableError
-from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.models import build_judge, build_live_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import Rating, Task
 from rag_eval_otel.judge.usage import deadline_after, scope
@@ -95,13 +93,6 @@ def test_a_protected_judge_looks_like_the_judge() -> None:
     assert "Talker" in repr(judge)
     assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
     assert asyncio.run(embedder.embed(["a", "b"])).shape == (2, 3)
-
-
-def test_offline_models_need_no_protection() -> None:
-    """They cannot be down."""
-    config = Config(judge="lexical", embedder="hashing")
-    assert isinstance(build_judge(config), LexicalJudge)
-    assert isinstance(build_live_embedder(config), HashingEmbedder)
 
 
 def test_live_scoring_has_a_breaker_and_allows_the_requests_of_all_its_turns() -> None:

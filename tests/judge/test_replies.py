@@ -11,7 +11,6 @@ from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import (
     Accuracy,
     FivePoint,
-    Graded,
     Kind,
     Rating,
     Reply,
@@ -100,15 +99,6 @@ def test_the_schema_lists_the_levels(levels: tuple[float, ...], schema: dict[str
     rating = grade_on(*levels).model_json_schema()["properties"]["rating"]
     assert {key: rating[key] for key in schema} == schema
     assert json.loads(json.dumps(rating["enum"])) == schema["enum"]
-
-
-def test_what_was_expected_goes_beside_the_rating() -> None:
-    """The mean under the judge's probabilities changes neither rating nor the original reply."""
-    rating = Rating(rating=2, reason="So.")
-    weighed = rating.expecting(1.7)
-    assert (rating.expected, weighed.expected, weighed.rating) == (None, 1.7, 2)
-    assert isinstance(weighed, Rating)
-    assert isinstance(weighed, Graded)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.prompt)

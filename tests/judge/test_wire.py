@@ -14,7 +14,7 @@ import questions
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import Rating, ReverseQuestion, Statements, Task, Useful
-from rag_eval_otel.judge.wire import compose, prompt_hash, prompt_text, read_parts
+from rag_eval_otel.judge.wire import compose, prompt_text, read_parts
 from rag_eval_otel.untrusted import harmless
 from support import DRAWINGS, GOOD
 
@@ -147,13 +147,6 @@ def test_a_complaint_is_passed_on() -> None:
     assert told in sent(again)
 
 
-def test_the_hash_is_that_of_the_prompts() -> None:
-    """A version changes with the text of the prompts, and with their order."""
-    one, other = prompt_hash(["verdicts"]), prompt_hash(["verdicts", "frame"])
-    assert re.fullmatch(r"[0-9a-f]{8}", one)
-    assert len({one, other, prompt_hash(["frame", "verdicts"])}) == 3
-
-
 def useful(*contexts: str, question: str = Q) -> list[Task[Any]]:
     shown = {"question": question, "answer": A}
     return [kinds.USEFUL_FOR_ANSWER.task({**shown, "context": one}) for one in contexts]
@@ -175,13 +168,6 @@ def test_equal_contexts_have_one_number() -> None:
     user = sent(twice, *useful("One.", "Two."))
     assert "contexts 1]\nOne.\n[c0de contexts 2]\nTwo.\n[c0de question" in user
     assert "useful_for_answer: an entry each for contexts 1, 2, in" in user
-
-
-def test_a_lone_context_beside_other_questions() -> None:
-    """Beside questions about other things a single context is a list of one."""
-    user = sent(STATEMENTS, *useful("One."))
-    assert "[c0de contexts 1]\nOne.\n" in user
-    assert "useful_for_answer: context is contexts 1\n" in user
 
 
 def test_an_example_comes_before_the_material() -> None:
@@ -362,13 +348,6 @@ def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
 def test_deep_nesting_is_no_danger(text: str) -> None:
     """Text that would exhaust a parser's stack is unparsable."""
     assert kinds_of(read_parts(text, [CONTEXT])) == [UnparsableReplyError]
-
-
-def test_a_rejected_reply_is_quoted_in_part() -> None:
-    """The complaint shows the judge the beginning of what it said, not all of it."""
-    parts = read_parts("I would rather not say. " * 100, [CONTEXT])
-    assert "I would rather not say." in str(parts[0])
-    assert len(str(parts[0])) < 400
 
 
 FRAGMENTS = st.sampled_from(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry.trace import set_span_in_context
 
 from pipeline import SOURCES, Source, good_answers, running, statuses, turn, turns_counted
 from rag_eval_otel import LexicalJudge
@@ -28,11 +27,6 @@ def named_judge() -> FakeJudge:
 def offline_evaluation(label: Label | None) -> Evaluation:
     scores = () if label is None else (Score(name="f", value=0.5, label=label),)
     return Evaluation(scores=scores, judge="lexical")
-
-
-def test_a_rate_of_0_turns_scoring_off_also_for_errors() -> None:
-    """The rate 0 leaves no turn, since `OTEL_SDK_DISABLED` relies on it."""
-    assert Admission(sample_rate=0.0).draw(1, lambda: {"error": (True,)}) == "sample_rate"
 
 
 @pytest.mark.parametrize(("label", "probability"), [("pass", 0.1), ("fail", 0.4), (None, 0.4)])
@@ -90,36 +84,6 @@ def test_facts_about_a_turn() -> None:
     assert facts["model"] == ("o3", "gpt-x")
     assert facts["error"] == (True,)
     assert facts["feedback"] == ("bad",)
-
-
-def test_rules_see_the_route_of_the_request() -> None:
-    """The rule for a route decides, whose attribute is on the span of the web request."""
-    rules = [
-        {"match": {"route": "/chat"}, "rate": 1},
-        {"match": {"model": "gpt-*"}, "rate": 1},
-        {"match": {"tier": "free"}, "rate": 0},
-        {"rate": 0},
-    ]
-    told = {"/chat": "scored", "/other": "skipped"}
-    with running(sample_rate=rules) as app:
-        for route in told:
-            request = app.tracer.start_span("GET", attributes={"http.route": route})
-            app.start_turn(f"turn {route}", context=set_span_in_context(request)).end()
-            request.end()
-        app.start_turn("turn gpt", attributes={"gen_ai.request.model": "gpt-5"}).end()
-        app.start_turn("turn free", attributes={"tier": "free"}).end()
-        assert app.handle.flush()
-        app.stop()
-        found = {
-            span.name: span.attributes.get("rag.evaluation.status")
-            for span in app.turns_in(app.receiver.spans())
-        }
-    assert found == {
-        "turn /chat": "scored",
-        "turn /other": "skipped",
-        "turn gpt": "scored",
-        "turn free": "skipped",
-    }
 
 
 @SOURCES

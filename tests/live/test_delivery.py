@@ -121,30 +121,6 @@ def test_spans_that_left_before_the_retrieval_ended() -> None:
         assert app.statuses() == {None: 3}
 
 
-def test_a_call_whose_chain_has_ended() -> None:
-    """The span of the call has the scores, where that of its chain has left."""
-    with attached() as app:
-        chain = app.chain()
-        chain.end()
-        app.retrieve(1, chain)
-        app.generate(1, chain)
-        assert app.handle.flush()
-        assert app.counted() == SCORED
-        assert app.statuses() == {"scored": 1, None: 2}
-
-
-def test_a_span_around_a_turn_leaves_without_a_status_at_its_deadline() -> None:
-    """Only the span that is likely to get the scores says that they did not come in time."""
-    with attached(hold_seconds=0.05) as app:
-        root = app.plain("request")
-        outer = app.chain(1, root)
-        inner = app.turn(1, outer)
-        outer.end()
-        assert app.pipeline.store.wait_left(30)
-        assert (app.status_of(inner), app.status_of(outer)) == ("timeout", None)
-        root.end()
-
-
 def test_spans_around_turns_take_no_place_of_those_of_turns() -> None:
     """With room for one span, a chain of many levels around a turn is scored as one of one."""
     with attached(max_held=1) as app:

@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from apps.parts import rag
 from pipeline import RECORDED, GatedJudge, usual_options
 from rag_eval_otel import Evaluation, LexicalJudge, RagEvalCallbackHandler, instrument
-from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.live.store import CHUNK
@@ -116,33 +115,6 @@ def test_scores_on_spans_of_a_foreign_provider(caplog: pytest.LogCaptureFixture)
     (evaluation,) = found
     assert evaluation.status == "scored"
     assert statuses(provider.exporter) == {"scored": 1, None: 2}
-    handle.shutdown()
-
-
-def test_without_spans_the_callers_span_carries_the_scores() -> None:
-    """With ``spans='none'`` the span around a chain carries its scores; of two it carries none."""
-    exporter, found = InMemorySpanExporter(), list[Evaluation]()
-    provider = provider_with(exporter)
-    settings = usual_options(spans="none", hold_seconds=100)
-    handle = instrument(tracer_provider=provider, sinks=[found.append], **settings)
-    pipeline = pipeline_of(handle)
-    # No sweep hands traces on: a busy machine exceeds the quiet times.
-    pipeline.store.limits = TraceLimits(quiet=60.0, root_quiet=60.0, slow_quiet=60.0)
-    for name, count in (("one", 1), ("two", 2)):
-        with provider.get_tracer("web").start_as_current_span(name):
-            for _ in range(count):
-                rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-                pipeline.sweep()  # a trace with runs, and no ended span yet, stays
-    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-    pipeline.submit_ended()
-    assert pipeline.store.wait_left(100)  # a flush waits for scores for five seconds only
-    assert handle.flush()
-    told = {
-        span.name: (span.attributes or {}).get("rag.evaluation.status")
-        for span in exporter.get_finished_spans()
-    }
-    assert told == {"one": "scored", "two": None}
-    assert len(found) == 4
     handle.shutdown()
 
 

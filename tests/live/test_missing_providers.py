@@ -93,9 +93,3 @@ def test_the_snippet_of_the_readme_exports_metrics_and_events(program: str) -> N
         assert lines_of(START + program + TURNS + end, receiver) == []
         assert "rag.evaluation.score" in {metric.name for metric in receiver.metrics()}
         assert receiver.logs()
-
-
-def test_nothing_is_told_without_a_turn() -> None:
-    """The application may still set the providers."""
-    with OtlpReceiver() as receiver:
-        assert lines_of(START + ATTACH, receiver) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,12 +108,11 @@ class Refusal:
 
 
 @SOURCES
-@pytest.mark.parametrize("said", ["The answer looks fine to me.", "I can't help with that.", ""])
 def test_a_judge_that_is_of_no_use_is_seen(
-    said: str, source: Source, caplog: pytest.LogCaptureFixture
+    source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The span says unscored and why, the log has it once, and then only probes are sent."""
-    with running(judge=Refusal(said), source=source) as app:
+    with running(judge=Refusal(said := "I can't help with that."), source=source) as app:
         names = app.run_turns(1)
         assert app.handle.flush()
         spans = app.arrived(names, wait=True)
@@ -133,7 +131,7 @@ def test_a_judge_that_is_of_no_use_is_seen(
     said_once = [r.getMessage() for r in caplog.records if "no metric can use" in r.getMessage()]
     assert len(said_once) == 1
     assert "m-chatty" in said_once[0]
-    assert not said or said not in said_once[0]
+    assert said not in said_once[0]
 
 
 @SOURCES
@@ -157,23 +155,6 @@ def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     assert all(point.count == 1 and len(point.bounds) == 19 for point in points)
     assert {e[1] for point in points for e in point.exemplars} == {span_id}
     assert span.attributes["rag.evaluation.context_relevance.explanation"] == "backed"
-
-
-@pytest.mark.parametrize("spans", ["essential", "none"])
-def test_shutdown_gives_evaluations_without_a_span_their_grace(spans: str) -> None:
-    """Scores that no span waits for any more, or ever did, still reach the events at the end."""
-    judge = GatedJudge()
-    settings: Any = {"hold_seconds": 0.05, "shutdown_seconds": 30.0, "spans": spans}
-    with running(judge=judge, source="runs", **settings) as app:
-        app.run_turns(2)
-        judge.asked.result(10)
-        assert pipeline_of(app.handle).store.wait_left(10)
-        stopping = threading.Thread(target=app.stop)
-        stopping.start()
-        judge.open()
-        stopping.join()
-        assert turns_counted(app.receiver) == {("scored", None): 2}
-        assert len(app.receiver.logs()) == 8
 
 
 @SOURCES

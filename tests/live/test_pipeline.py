@@ -42,18 +42,6 @@ class Emitted:
             self.first.set_result(evaluation)
 
 
-def test_shutdown_with_a_turn_that_is_not_over() -> None:
-    """The incomplete turn is read, refused and counted once, and its span leaves once."""
-    with attached() as app:
-        open_turn(app)
-        assert len(app.pipeline.store) == 1
-        app.handle.shutdown()
-        assert left(app).most_common(1)[0][1] == 1
-        assert sorted(app.names()) == ["chain", "retriever"]
-        assert sum(app.counted().values()) == 1
-        assert app.scored_spans() == {}
-
-
 def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
     """Its span leaves, flushed; its scores come when it is over, as events."""
     with attached() as app:

@@ -58,21 +58,6 @@ def test_question_and_answer_win() -> None:
     assert captured.truths == [("What was asked?", PAGES, "What was shown.")]
 
 
-def test_the_last_call_counts_and_retrievals_add_up() -> None:
-    """Like on a span: each text once, in order."""
-    captured = capture()
-
-    def ask(question: str) -> str:
-        record_question("not this")
-        record_question(question)
-        record_retrieval(question, [PAGES[0]])
-        record_retrieval("again", [PAGES[0], PAGES[1]])
-        return generate(question, list(PAGES))
-
-    invoke(captured, RunnableLambda(ask))
-    assert captured.truths == TURN
-
-
 def test_runs_side_by_side_say_each_their_own() -> None:
     """A batch and parallel branches are told apart."""
     captured = capture()

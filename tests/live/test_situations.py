@@ -227,7 +227,7 @@ def test_11_two_pipelines_of_one_process() -> None:
 
 def test_12_deadline_and_scores_at_once() -> None:
     """Whichever is first decides, the other changes nothing; the turn is counted once."""
-    for number in range(30):
+    for number in range(10):
         with attached(hold_seconds=60) as app:
             chain = app.turn(number)
             start = threading.Barrier(2)

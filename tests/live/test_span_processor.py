@@ -61,19 +61,6 @@ def test_one_line_scores_the_turns_of_a_provider(
     assert (turn.attributes or {})["rag.evaluation.judge"] == "lexical"
 
 
-def test_a_shutdown_of_the_provider_scores_and_exports(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """`TracerProvider.shutdown` waits for scores and shuts the exporter down."""
-    processor = RagEvalSpanProcessor(BatchSpanProcessor(exporter), **usual_options())
-    provider.add_span_processor(processor)
-    record_turn(provider)
-    provider.shutdown()
-    assert statuses(exporter.get_finished_spans()) == SCORED
-    assert exporter._stopped  # noqa: SLF001
-    assert processor.handle.stats.held == 0
-
-
 def test_stats_count_turns_and_held_spans(
     provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
@@ -122,21 +109,6 @@ def test_a_second_processor_passes_its_spans_on(
     assert "has two pipelines" in caplog.text
 
 
-def test_a_processor_on_an_instrumented_provider_passes_its_spans_on(
-    provider: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """The pipeline of `instrument` stands in front of it, and scores for all processors."""
-    handle = instrument(tracer_provider=provider, **usual_options())
-    provider.add_span_processor(
-        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
-    )
-    record_turn(provider)
-    assert handle.flush()
-    assert statuses(exporter.get_finished_spans()) == SCORED
-    assert handle.stats.turns == {"scored": 1}
-    handle.shutdown()
-
-
 def test_the_callback_handler_finds_a_processor(
     provider: TracerProvider, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,23 +123,6 @@ def test_the_callback_handler_finds_a_processor(
     run_chain(handler, "rag")
     assert handler.flush()
     assert handler.stats.turns == processor.handle.stats.turns == {"scored": 1}
-
-
-def test_a_handle_shows_only_what_users_call(exporter: InMemorySpanExporter) -> None:
-    """Parts of the pipeline are private."""
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
-    assert {name for name in dir(processor.handle) if not name.startswith("_")} == {
-        "callback",
-        "config",
-        "flush",
-        "install_langchain_hook",
-        "processor",
-        "remove_langchain_hook",
-        "shutdown",
-        "stats",
-        "watch_canary",
-    }
-    processor.shutdown()
 
 
 def test_an_exporter_in_place_of_a_processor_is_refused() -> None:

@@ -70,22 +70,6 @@ def test_the_first_decision_counts() -> None:
     assert exits.left == [(1, "scored")]
 
 
-def test_states_of_a_held_span() -> None:
-    """It collects until a turn is found for it, is scored, leaves, and has left."""
-    kept, span = store(), held()
-    kept.hold(span)
-    states = [span.state]
-    kept.start_scoring(span)
-    states.append(span.state)
-    kept.decide(span, SCORED)
-    states.append(span.state)
-    assert (len(kept), kept.size, kept.waiting) == (0, 1, 1)
-    kept.left(span)
-    states.append(span.state)
-    assert states == ["collecting", "scoring", "leaving", "left"]
-    assert (len(kept), kept.size, kept.waiting, span.item) == (0, 0, 0, None)
-
-
 def test_a_span_that_is_not_likely_leaves_as_it_is() -> None:
     """It gets no status, but the scores of a turn that is found later come too late for it."""
     kept, span = store(), held(is_likely=False)
@@ -162,19 +146,6 @@ def test_a_flush_waits_for_older_spans_only() -> None:
     kept.left(kept.held[1, 3])
     assert kept.wait_left(0, number=1)
     assert not kept.wait_left(0)
-
-
-def test_a_tree_that_is_decided_while_it_is_written() -> None:
-    """Its spans leave like it; those that are no turn leave as they are."""
-    kept, tree, exits = store(), held(1), Exits()
-    kept.hold(tree)
-    assert [kept.claim(tree), kept.claim(tree)] == [True, False]
-    kept.decide(tree, TIMEOUT)
-    kept.replace(tree, [held(2), held(3)], [held(4)])
-    with ticking(kept, exits) as clock:
-        clock.export()
-        assert kept.wait_left(PATIENCE)
-    assert exits.left == [(4, None), (2, "timeout"), (3, "timeout")]
 
 
 EVENTS = ("hold", "scored", "timeout", "all", "export")

@@ -237,14 +237,3 @@ def test_bytes_are_bounded_too() -> None:
     huge.end()
     assert seen.evicted[-1].trace_id == huge.get_span_context().trace_id
     assert len(seen.store.traces) == before
-
-
-def test_what_is_held_counts_once() -> None:
-    """Turns of one trace do not each count for all of it: there would be no room for a batch."""
-    seen = Watched()
-    session = seen.plain.start_span("session")
-    sizes = []
-    for number in range(1, 30):
-        seen.turn(number, session).end()
-        sizes.append(seen.held["chain"])
-    assert max(sizes[1:]) < 2 * min(sizes)

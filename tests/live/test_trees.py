@@ -114,14 +114,6 @@ def test_a_tree_that_found_no_room_is_not_scored(monkeypatch: pytest.MonkeyPatch
         assert captured.outcomes == {("dropped", "overload"): 2}
 
 
-def test_a_turn_takes_the_place_of_its_tree() -> None:
-    """The spans of turns count for ``max_held`` after their tree was read, too."""
-    with patient() as (captured, evaluator):
-        run_two(captured)
-        evaluator.jobs.pop().begin()
-        assert captured.pipeline.store.waiting == 2
-
-
 def test_a_queue_that_gets_full_between_two_turns() -> None:
     """The turn that is no job any more leaves at once; the other is scored."""
     with patient() as (captured, evaluator):

@@ -20,7 +20,6 @@ from rag_eval_otel.metrics import (
     AnswerCorrectness,
     AnswerRelevancy,
     CrossEncoderSimilarity,
-    Faithfulness,
     Guideline,
     LLMMetric,
     MultiMethodRelevancy,
@@ -267,18 +266,6 @@ def test_an_example_of_another_form_is_refused(name: str, spoil: Any) -> None:
     form = rf"^examples\[1\] of {name} must be {{'inputs': ..., 'outputs': ...}} with inputs \["
     with pytest.raises(ConfigError, match=form):
         make(examples=[good, spoil(good)])
-
-
-def test_a_kind_has_its_own_examples() -> None:
-    """Of the examples of a metric with several questions, each question shows those it fits."""
-    of_verdicts = {
-        "inputs": {"contexts": ["Ada lived."], "statements": ["Ada lived.", "Ada died."]},
-        "outputs": {"verdicts": [{"index": 1, "verdict": 1}, {"index": 2, "verdict": 0}]},
-    }
-    judge = FakeJudge(script())
-    score_of(Faithfulness(form="full", examples=[of_verdicts]), judge)
-    extraction, verdicts = (task for request in judge.requests for task in request)
-    assert (len(extraction.examples), len(verdicts.examples)) == (0, 1)
 
 
 def version(metric: Metric, *, model: str = "m") -> str:

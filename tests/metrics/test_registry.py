@@ -144,13 +144,6 @@ def test_a_metric_of_another_package_is_used_by_name() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_our_own_names_stay_ours() -> None:
-    """A package cannot put its own in the place of a metric of ours, nor name it twice."""
-    assert resolve_metrics(["faithfulness"]) == (Faithfulness(),)
-    assert metric_names().count("faithfulness") == 1
-
-
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     ("name", "told"),
     [

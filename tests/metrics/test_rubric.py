@@ -118,14 +118,6 @@ def test_what_is_shown(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [Rubric, InstanceRubric])
-def test_nothing_to_show(make: Any) -> None:
-    """Where none of the inputs is there, nobody is asked."""
-    judge = FakeJudge(script())
-    score = score_of(make(inputs=("reference",)), judge, reference=" ")
-    assert (score.value, score.reason, judge.requests) == (None, "missing_input", [])
-
-
-@pytest.mark.parametrize("make", [Rubric, InstanceRubric])
 @pytest.mark.parametrize("inputs", [(), ("anwser",), ("rubric",), "answer"])
 def test_inputs_that_cannot_be_shown(make: Any, inputs: Any) -> None:
     """Inputs are fields of the sample, and at least one."""

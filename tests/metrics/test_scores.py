@@ -492,14 +492,6 @@ def test_missing_verdicts_are_asked_once_more() -> None:
     assert [texts.get("statements") for texts in shown(judge)[1:]] == [("a", "b", "c"), ("a", "c")]
 
 
-def test_correctness_shows_the_reference_if_there_is_one() -> None:
-    """A blank reference is not shown."""
-    for reference, is_shown in ((REFERENCE, True), (None, False), (" ", False)):
-        judge = FakeJudge(script())
-        score_of(Correctness(), judge, reference=reference)
-        assert ("reference" in shown(judge)[0]) is is_shown
-
-
 @pytest.mark.parametrize("answer", [":", "...", "Thought process:", "Solution:"])
 def test_no_judge_sees_an_answer_without_content(answer: str) -> None:
     """Each metric that asks a judge gives the score of an empty answer."""

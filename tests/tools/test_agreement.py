@@ -65,14 +65,14 @@ def test_figures_of_labelled_scores_are_those_of_peers(digits: int, n: int) -> N
 
 @pytest.mark.parametrize(("shift", "area"), [(0.0, 0.5), (1.0, 0.760250), (2.0, 0.921350)])
 def test_interval_of_auroc_covers_the_true_area(shift: float, area: float) -> None:
-    """About 95 % of 400 intervals from two normal classes contain the true area."""
+    """About 95 % of 200 intervals from two normal classes contain the true area."""
     draw = np.random.default_rng(1)
     truths = np.arange(60) < 25
     hits = 0
-    for _ in range(400):
+    for _ in range(200):
         low, high = auroc(draw.normal(shift * truths, 1), truths).interval or (1, 0)
         hits += low <= area <= high
-    assert hits >= 372  # 93 %
+    assert hits >= 186  # 93 %
 
 
 SAME = np.array([0.5, 0.5, 0.5])
@@ -109,21 +109,6 @@ def test_kappa_and_its_standard_error_are_those_of_statsmodels() -> None:
     widths = [math.atanh(bound) - math.atanh(estimate) for bound in kappa.interval]
     half = 1.959963984540054 * error / (1 - estimate**2)
     assert widths == pytest.approx([-half, half])
-
-
-@pytest.mark.slow
-def test_intervals_cover_the_true_correlation() -> None:
-    """About 95 % of intervals from 40 rows contain the correlation of a million rows."""
-    draw = np.random.default_rng(0)
-
-    def rated(n: int) -> tuple[Any, Any]:
-        common = draw.normal(size=n)
-        first, second = (np.clip(np.round(3 + common + draw.normal(size=n)), 1, 5) for _ in "ab")
-        return first, second
-
-    truth = spearman(*rated(1_000_000)).value
-    intervals = [spearman(*rated(40)).interval for _ in range(1000)]
-    assert 920 <= sum(low <= truth <= high for low, high in filter(None, intervals)) <= 980
 
 
 def test_perfect_agreement_and_few_rows_have_no_interval() -> None:
@@ -227,16 +212,6 @@ def test_threshold_lies_midway(pairs: list[tuple[float, bool]], threshold: float
     fit = fitted(pairs)
     assert fit.threshold.value == pytest.approx(threshold)
     assert (fit.cross_validated.reason == "a class has one row only") is (len(pairs) == 3)
-
-
-def test_youden_on_the_same_rows_is_too_optimistic() -> None:
-    """For random scores the best J is above 0, and the cross-validated one is not."""
-    draw = np.random.default_rng(3)
-    fits = [fit_threshold(draw.random(40), np.arange(40) < 20) for _ in range(40)]
-    same = [fit.youden.value for fit in fits if fit.youden.value is not None]
-    other = [fit.cross_validated.value for fit in fits if fit.cross_validated.value is not None]
-    assert sum(same) / len(same) > 0.15
-    assert abs(sum(other) / len(other)) < 0.1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from jinja2 import DictLoader
 
 from offline import asked_rows
 from openai_server import ScriptedOpenAI
-from otlp_receiver import OtlpReceiver
 from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
 from rag_eval_otel.tools.files import source_of
@@ -113,21 +112,6 @@ def test_misuse_is_told(
     places["FOLDER"].mkdir()
     assert main(["evaluate", *(str(places.get(a, a)) for a in arguments)]) == 2
     assert told in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_rows_are_sent_as_traces(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--otlp`` sends one trace for each row; one that could not be sent is status 1."""
-    with OtlpReceiver() as receiver:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-        assert main(["evaluate", str(data), "--otlp"]) == 0
-        spans = receiver.spans()
-        monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")  # else events may be what is refused
-        receiver.fail_next(1, status=400)
-        assert main(["evaluate", str(data), "--otlp"]) == 1
-    assert len({span.trace_id for span in spans}) == 40
-    assert all("rag.evaluation.faithfulness.score" in span.attributes for span in spans)
 
 
 def yes(body: dict[str, Any]) -> object:

@@ -139,18 +139,6 @@ def test_scores_are_sorted_by_time(
         assert 900 < one["alarms"][0]["index"] < 1100
 
 
-def test_invalid_values_are_ignored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """NaN, texts and percentages are not scores; the first one is logged."""
-    odd = ["", "n/a", 85.0, -3, float("nan"), None, [1]]
-    rows = [{"score": value} for value in [*STAYS[:700], *odd * 20, *STAYS[700:]]]
-    status, (one,) = found(jsonl(tmp_path / "a.jsonl", rows), capsys=capsys)
-    assert status == 0
-    assert (one["scores"], one["without_score"]) == (1400, 140)
-    assert "ignored 85.0, which is not a score in [0, 1]" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [

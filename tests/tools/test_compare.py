@@ -176,16 +176,3 @@ def test_other_versions_are_compared_on_demand(
     assert "faithfulness: A and B were measured in different ways: 1 and 2" in out
     assert "new: only in B" in out
     assert "+0.100  [0.100, 0.100]" in out
-
-
-def test_a_metric_without_any_score_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A run in which all answers are empty has dashes, and the rows that lost their score."""
-    a = jsonl(tmp_path / "a.jsonl", [scored(i, 0.9) for i in range(3)])
-    b = jsonl(tmp_path / "b.jsonl", [scored(i, None) for i in range(3)])
-    page = tmp_path / "compare.html"
-    out = printed(capsys, a, b, "--output", page)
-    assert re.search(r"faithfulness +0.900 +- +- +- +0 +0 +0 +3/3 +-", out)
-    assert "rows with a score only in A: 3, only in B: 0" in out
-    assert parsed(page.read_text(encoding="utf-8")).tags.count("svg") == 3

@@ -7,7 +7,6 @@ import math
 import signal
 import sqlite3
 import statistics
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ from rag_eval_otel.tools.dataset import (
     Budget,
     DatasetResult,
     Progress,
-    aevaluate_dataset,
     evaluate_dataset,
     in_order,
     progress_line,
@@ -209,18 +207,6 @@ def test_the_progress_is_shown_on_a_terminal_or_on_demand(
     assert ("\revaluating: 3/3 rows, 1 with errors" in told) == bool(told) == is_shown
 
 
-def test_both_forms_work_within_an_event_loop() -> None:
-    """The blocking form too, as in a notebook."""
-
-    async def both() -> list[DatasetResult]:
-        options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
-        awaited = await aevaluate_dataset(numbers(1, 2), [Reads()], **options)
-        return [awaited, evaluate_dataset(numbers(1, 2), [Reads()], **options)]
-
-    one, other = asyncio.run(both())
-    assert one.to_dict() == other.to_dict()
-
-
 def test_interrupt_cancels_the_work() -> None:
     """^C cancels the coroutine in the other thread, and waits until it has ended."""
     ended = threading.Event()
@@ -290,16 +276,6 @@ def test_without_pandas_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "rag-eval-otel\[tools\]'):
         result_of(1).to_pandas()
-
-
-@pytest.mark.slow
-def test_optional_libraries_are_imported_on_use() -> None:
-    """Evaluating a list imports neither pandas nor Arrow nor LangChain."""
-    code = "import sys, rag_eval_otel.tools.dataset; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert not {"pandas", "pyarrow", "langchain_core", "openai", "opentelemetry.sdk"} & set(loaded)
 
 
 def test_paired_differences() -> None:

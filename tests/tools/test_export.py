@@ -53,18 +53,6 @@ def test_rows_are_written(suffix: str, tmp_path: Path) -> None:
         assert [row["reads.reason"] for row in rows][1:] == ["no_claims", "internal"]
 
 
-@pytest.mark.slow
-def test_parquet_has_row_groups(tmp_path: Path) -> None:
-    """Rows are written in groups, not all at the end."""
-    path = tmp_path / "scores.parquet"
-    exported(numbers(*range(2500)), output=path)
-    file = pq.ParquetFile(path)
-    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == (
-        [1000, 1000, 500]
-    )
-    assert file.read().column("reads").to_pylist() == list(map(float, range(2500)))
-
-
 def test_failed_run_keeps_the_previous_output(tmp_path: Path) -> None:
     """A run that ends in an error leaves the output of the one before."""
     path = tmp_path / "scores.jsonl"

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from offline import Reads
@@ -267,13 +267,6 @@ def test_unmet_need_is_an_error() -> None:
     assert "faithfulness" not in told
 
 
-def test_ids_of_contexts_meet_the_need_for_ids() -> None:
-    """Retrieved ids may be part of the contexts."""
-    row = {"contexts": [{"text": "a", "id": "1"}], "expected_ids": ["1"]}
-    assert needs_met(open_dataset([row]), "mrr")
-    assert needs_met(open_dataset([Sample(retrieved_ids=["1"], relevant_ids=["1"])]), "mrr")
-
-
 def test_extra_meets_the_need_of_a_custom_metric() -> None:
     """A need that is no field of `Sample` is looked up in ``extra``."""
 
@@ -318,16 +311,6 @@ def test_an_explanation_is_no_formula_and_reads_back(tmp_path: Path, told: str) 
     assert (cells["m.explanation"] or "") == told
 
 
-def test_a_nul_is_a_question_mark_in_csv(tmp_path: Path) -> None:
-    """The module csv of Python 3.10 can neither write nor read it."""
-    path = tmp_path / "scores.csv"
-    with writing(path, ["m"]) as write:
-        score = Score(name="m", value=1.0, explanation="\x00=1+1")
-        write(Row(index=0, evaluation=Evaluation(scores=(score,))))
-    ((_, cells),) = source_of(path).rows()
-    assert cells["m.explanation"] == "?=1+1"
-
-
 CUT = "Who wrote \ud83d"
 """A text that was cut inside an emoji; half of a surrogate pair cannot be encoded as UTF-8."""
 
@@ -344,15 +327,16 @@ def test_texts_that_are_not_unicode_are_written(tmp_path: Path, suffix: str) -> 
     assert cells["answer"] == "Ada 😀"
 
 
-@given(st.text().filter(lambda text: "\0" not in text))
+@given(st.text())
+@example("\0=1+1")
 def test_a_cell_reads_back(tmp_path_factory: pytest.TempPathFactory, cell: str) -> None:
-    """Quoting a cell can be undone."""
+    """Quoting a cell can be undone, but for NUL, which csv of Python 3.10 cannot write."""
     path = tmp_path_factory.getbasetemp() / "cell.csv"
     with writing(path, ["m"]) as write:
         score = Score(name="m", value=1.0, explanation=cell)
         write(Row(index=0, evaluation=Evaluation(scores=(score,))))
     ((_, cells),) = source_of(path).rows()
-    assert (cells["m.explanation"] or "") == cell
+    assert (cells["m.explanation"] or "") == cell.replace("\0", "?")
 
 
 @pytest.mark.parametrize("column", ["contexts", "retrieved_ids", "rubric", "grades", "extra"])

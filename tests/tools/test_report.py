@@ -6,7 +6,6 @@ import re
 import statistics
 from base64 import b64encode
 from html.parser import HTMLParser
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -241,43 +240,6 @@ def test_unprintable_characters_are_replaced(tmp_path: Path) -> None:
     path.write_text('{"score": 1, "judge": "\\ud800\\u0000\\u001b\\u202e", "metric": "m"}\n')
     page = page_of(path)
     assert "<bdi>\ufffd\ufffd\ufffd\u202e</bdi>" in page
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_colours_have_contrast() -> None:
-    """In light, dark and print every colour has a contrast of 4.5 to 1, as WCAG asks of text."""
-    style = files("rag_eval_otel.tools").joinpath("templates/style.css").read_text("utf-8")
-    blocks = re.findall(r":root \{(.*?)\}", style, flags=re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
-        colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6});", block))
-        page = luminance(colours.pop("page"))
-        colours.pop("rule")  # lines between rows: nothing is lost without them
-        for colour in colours.values():
-            low, high = sorted((page, luminance(colour)))
-            assert (high + 0.05) / (low + 0.05) >= 4.5, colour
-
-
-@pytest.mark.slow
-def test_traces_are_ordered_by_time(tmp_path: Path) -> None:
-    """In any order in the file; with services, trace ids and unscored turns."""
-    traced = [
-        span(i, f__score=value, f__version="v", judge="j", f__label="fail")
-        for i, value in enumerate(falling(900, at=700))
-    ]
-    shuffled = [*traced[450:], *traced[:450], span(990, status="overload")]
-    found = parsed(page_of(jsonl(tmp_path / "spans.json", shuffled)))
-    assert "services: shop" in found.text
-    assert "2023-11-14 22:13:20 UTC to 2023-11-14 22:28:19 UTC" in found.text
-    assert re.search(r"fell from about 2023-11-14 22:2[45]:\d\d UTC on", found.text)
-
-    assert "overload" in found.text
-    assert "trace 0000" in found.text
 
 
 def test_page_size_is_bounded(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ The clients are fakes here. `make e2e` runs the real ones.
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -234,23 +234,6 @@ def test_mlflow_stores_no_feedback_twice(fake: Fake) -> None:
         "faithfulness.label",
         "rag.evaluation",
     ]
-
-
-@pytest.mark.parametrize("fails", [set(), {4}])
-def test_mlflow_keeps_the_last_of_two_feedbacks(fake: Fake, fails: set[int]) -> None:
-    """Another judge has scored a turn again; an older feedback that comes later changes nothing."""
-    backend, client = mlflow(fake)
-    older, newer = (replace(SCORE, value=value, made=value) for value in (1.0, 2.0))
-    assert not backend.send([older])
-    client.fails = fails
-    while backend.send([newer]):
-        pass
-    assert sorted((one.name, one.value) for one in client.stored) == [
-        ("faithfulness", 2.0),
-        ("faithfulness.label", "pass"),
-    ]
-    assert not backend.send([older])
-    assert {one.value for one in client.stored} == {2.0, "pass"}
 
 
 @pytest.fixture(autouse=True)

@@ -90,20 +90,6 @@ class Unthreaded(Delivery):
             self.now += left
 
 
-def test_annotations_travel_in_batches() -> None:
-    """A batch collects for six seconds, and has at most 100 annotations."""
-    backend = Backend()
-    delivery = Unthreaded(lambda: backend, limits=Limits())
-    delivery.put(annotation(number) for number in range(250))
-    assert delivery.run(5.9) == []
-    assert backend.requests == []
-    delivery.run()
-    assert backend.requests == [100, 100, 50]
-    assert delivery.ended == {"delivered": 250}
-    assert set(backend.stored.values()) == {1}
-    assert (len(delivery), delivery.size) == (0, 0)
-
-
 @pytest.mark.parametrize("status", [None, 408, 429, 500, 503])
 def test_a_failed_batch_is_sent_again_after_growing_pauses(status: int | None) -> None:
     """The pauses double. The annotations arrive once, and none is dropped."""
@@ -227,15 +213,6 @@ def test_a_flush_sends_at_once() -> None:
     assert delivery.run(1.0) == [0.25, 0.25, 0.25]
     assert delivery.end_flush(limit, timeout=0.0)
     assert delivery.ended == {"delivered": 2}
-
-
-def test_a_flush_ends_in_time() -> None:
-    """It returns False while the backend is down; the annotations stay in the queue."""
-    delivery = Delivery(lambda: Backend(script=[BackendError("down")] * 9999), name="phoenix")
-    delivery.put([annotation()])
-    assert not delivery.end_flush(delivery.begin_flush(), timeout=0.05)
-    assert len(delivery) == 1
-    delivery.close()
 
 
 def test_a_close_counts_what_is_left() -> None:
