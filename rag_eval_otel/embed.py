@@ -22,7 +22,15 @@ from rag_eval_otel.judge.ask import given_up
 from rag_eval_otel.judge.lexical import MAX_CHARACTERS, features
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.judge.openai import OpenAIClient
-from rag_eval_otel.judge.usage import Ledger, Scope, current_scope, name_of, scope, shared_by
+from rag_eval_otel.judge.usage import (
+    Ledger,
+    Scope,
+    current_scope,
+    name_of,
+    scope,
+    shared_by,
+    will_attempt,
+)
 from rag_eval_otel.providers import provider_of
 from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Embedder, Usage, Vectors
@@ -227,7 +235,8 @@ class _Part:
 @dataclass(slots=True)
 class _Queue:
     waiting: list[_Part] = field(default_factory=list)
-    requests: set[asyncio.Task[Vectors]] = field(default_factory=set)
+    under_way: int = 0
+    tasks: set[asyncio.Task[Vectors]] = field(default_factory=set)
 
 
 class Batches:
@@ -243,15 +252,25 @@ class Batches:
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
+        will_attempt()
         loop = asyncio.get_running_loop()
         queue = self._queues.setdefault(loop, _Queue())
-        part, is_alone = _Part(texts, loop.create_future()), not (queue.requests or queue.waiting)
+        if not queue.under_way and not queue.waiting:
+            return await self._sent(queue, texts)
+        part = _Part(texts, loop.create_future())
         queue.waiting.append(part)
-        if is_alone or sum(len(p.texts) for p in queue.waiting) >= _MOST_TEXTS:
+        if sum(len(each.texts) for each in queue.waiting) >= _MOST_TEXTS:
             self._flush(queue)
         elif len(queue.waiting) == 1:
             loop.call_later(_WINDOW, self._flush, queue)
         return await part.rows
+
+    async def _sent(self, queue: _Queue, texts: Sequence[str]) -> Vectors:
+        queue.under_way += 1
+        try:
+            return await self._send(texts)
+        finally:
+            queue.under_way -= 1
 
     def _flush(self, queue: _Queue) -> None:
         parts, queue.waiting = [part for part in queue.waiting if not part.rows.done()], []
@@ -263,21 +282,19 @@ class Batches:
 
     def _begin(self, queue: _Queue, parts: Sequence[_Part]) -> None:
         loop = parts[0].rows.get_loop()
-        request = parts[0].context.run(loop.create_task, self._rows(parts))
-        queue.requests.add(request)
-        request.add_done_callback(partial(self._deliver, queue, parts))
+        task = parts[0].context.run(loop.create_task, self._rows(queue, parts))
+        queue.tasks.add(task)
+        task.add_done_callback(partial(self._deliver, queue, parts))
 
-    async def _rows(self, parts: Sequence[_Part]) -> Vectors:
+    async def _rows(self, queue: _Queue, parts: Sequence[_Part]) -> Vectors:
         texts = [text for part in parts for text in part.texts]
         meters = [part.scope.meter for part in parts if part.scope.meter is not None]
         with scope(deadline=max(part.scope.deadline for part in parts)), shared_by(meters):
-            return await self._send(texts)
+            return await self._sent(queue, texts)
 
-    def _deliver(
-        self, queue: _Queue, parts: Sequence[_Part], request: asyncio.Task[Vectors]
-    ) -> None:
-        queue.requests.discard(request)
-        error = given_up() if request.cancelled() else request.exception()
+    def _deliver(self, queue: _Queue, parts: Sequence[_Part], task: asyncio.Task[Vectors]) -> None:
+        queue.tasks.discard(task)
+        error = given_up() if task.cancelled() else task.exception()
         may_be_of_one_text = isinstance(error, JudgeRequestError | UnparsableReplyError) or (
             isinstance(error, JudgeError) and error.status == _SERVER_ERROR
         )
@@ -289,4 +306,4 @@ class Batches:
             elif error is not None:
                 part.rows.set_exception(error)
             else:
-                part.rows.set_result(request.result()[end - len(part.texts) : end])
+                part.rows.set_result(task.result()[end - len(part.texts) : end])

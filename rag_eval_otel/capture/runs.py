@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 
+from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.documents import distinct
 from rag_eval_otel.capture.span import Copier, Span
@@ -109,7 +110,16 @@ def _nest_searches(runs: Sequence[Run]) -> None:
 
 
 def _step_of(run: Run, most: int) -> Step:
-    view, copier = Span.from_run(run), Copier(most)
+    copier = Copier(most)
+    view = Span(
+        name=run.name,
+        span_id=run.id,
+        start=run.start,
+        end=run.end,
+        scope=semconv.SCOPE,
+        parent_id=run.parent,
+        error=run.error,
+    )
     inputs, outputs = plain(copier.value(run.asked)), plain(copier.value(run.told))
     if run.kind == "llm":
         step = build.llm(view, messages=inputs, reply=outputs, response_id=run.response_id)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import itemgetter
@@ -667,8 +667,7 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
     seen = "\n".join(kept)  # contains also passages within a longer text that was shown
     left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
-    returned = ({normalised(p.text) for p in step.documents_seen} for step in turn.steps)
-    if not left or not prompts or kept in returned:
+    if not left or not prompts or kept in _documents_by_step(turn.steps):
         return True
     names = {passage.id for passage in contexts}
     if any(step.kept_ids and set(step.kept_ids) == names for step in turn.steps):
@@ -681,6 +680,18 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
             return True
         graders = [call for call in graders if is_verdict(call.output or "")]
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
+
+
+def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
+    """Return the document texts of each chain; the iterations of a loop count as one chain."""
+    several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
+    for step in steps:
+        shown = {normalised(passage.text) for passage in step.documents_seen}
+        if len(shown) > 1:
+            several.append(shown)
+        else:
+            single[step.name, step.parent] |= shown
+    return [*several, *single.values()]
 
 
 def _rejected(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:

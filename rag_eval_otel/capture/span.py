@@ -17,8 +17,6 @@ from rag_eval_otel.config import MAX_TEXT_CHARS
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from rag_eval_otel.capture.runs import Run
-
 _NOTHING: Mapping[str, Any] = {}
 _DEPTH: Final = 50  # levels of containers within containers that are copied
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
@@ -90,18 +88,6 @@ class Span:
             dropped=span.dropped_attributes,
             dropped_events=span.dropped_events,
             value_limit=limit if isinstance(limit, int) else None,
-        )
-
-    @classmethod
-    def from_run(cls, run: Run) -> Span:
-        return cls(
-            name=run.name,
-            span_id=run.id,
-            start=run.start,
-            end=run.end,
-            scope=semconv.SCOPE,
-            parent_id=run.parent,
-            error=run.error,
         )
 
     @classmethod

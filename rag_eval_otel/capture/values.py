@@ -291,7 +291,8 @@ def _inner_result(block: Mapping[str, Any]) -> Any:
 
 def _result(block: Mapping[str, Any]) -> str | None:
     inner = _inner_result(block)
-    found = next((inner[k] for k in ("response", "result", "content") if at(inner, k)), None)
+    values = (at(inner, key) for key in ("response", "result", "content"))
+    found = next((value for value in values if value is not None), None)
     if isinstance(found, list | tuple):
         texts = [at(part, "text") for part in found]
         if texts and all(isinstance(text, str) for text in texts):

@@ -26,7 +26,7 @@ from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Evaluation, SpanRef
 
 _MAX_LENGTH = math.log1p(20_000)  # characters
-_MAX_STREAMS = 10_000  # whose states are saved; old versions of metrics are the first
+_MAX_STREAMS = 10_000  # at a time; old versions of metrics are the first to be forgotten
 _KEPT_TURNS, _MAX_TURNS = 50, 5  # of a stream, and in an alarm
 
 Cause = Literal["judge", "system", "unknown"]
@@ -235,7 +235,9 @@ class DriftMonitor:
                 self._versions[stream.service, stream.name] = stream.version
                 if previous != stream.version:
                     reports.append(NewBaseline(stream=stream, previous=previous))
-            monitor = self._streams[stream]
+            monitor = self._streams[stream] = self._streams.pop(stream)  # the last used is the last
+            if len(self._streams) > _MAX_STREAMS:
+                del self._streams[next(iter(self._streams))]
             alarm = monitor.update(value, span)
             if alarm is not None:
                 cause, worst = self._cause(stream), monitor.worst_since(alarm)
@@ -254,7 +256,7 @@ class DriftMonitor:
             for stream, monitor in self._streams.items():
                 states[stream] = monitor.detector.to_state()
         streams = [asdict(stream) | {"detector": state} for stream, state in states.items()]
-        return {"format": FORMAT, "streams": streams[-_MAX_STREAMS:]}
+        return {"format": FORMAT, "streams": streams}
 
     def restore(self, state: Any) -> None:
         """Continue from ``state``, which `to_state` returned in an earlier process.

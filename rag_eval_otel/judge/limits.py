@@ -32,8 +32,6 @@ _PROBE, _LONGEST_PROBE = 0.5, 30.0  # seconds until a probe; each failed probe d
 _POLL = 0.05  # seconds between two looks at the breaker
 _FREE_RETRIES = 3  # retries a minute that are allowed even if there were few first attempts
 _LATE = 0.05  # seconds; so long before its deadline, a request has timed out, or is given up
-_FAIR = 1.0  # seconds; an attempt that its turn cuts off sooner says nothing about the server
-_FADING = 0.9  # part of the time of a slow reply that is remembered after each faster reply
 _JITTER = 0.1  # largest part that is added to a pause, or taken from the time until a probe
 _RANDOM = random.SystemRandom()  # the global generator is seeded by applications
 
@@ -251,7 +249,7 @@ class Endpoint:
         self._attempts: Counter[Outcome] = Counter()
         self._returned = 0
         self._paused_until = self._paused_at = -math.inf
-        self._slow = _FAIR  # seconds of recent slow replies
+        self._answered = -math.inf  # when the last reply came
         self._log = LimitedLog(clock=self._clock)
 
     def with_limits(self, limits: Mapping[str, Any]) -> Endpoint:
@@ -403,7 +401,7 @@ class Endpoint:
             # Refusals of requests that were under way together are one failure.
             if outcome != "rate_limited" or attempt.began >= self._paused_at or attempt.is_probe:
                 draw, is_probe = self._draw(), attempt.is_probe
-                told = self._told_by(attempt, seconds=seconds, now=now)
+                told = self._told_by(attempt, now=now)
                 change = self._breaker.ended(told, is_probe=is_probe, now=now, draw=draw)
             after, failures = retry_after_of(error), self._breaker.failures
             if outcome == "rate_limited" or after is not None:
@@ -425,13 +423,16 @@ class Endpoint:
         for observe in self.observers:
             observe(outcome, seconds)
 
-    def _told_by(self, attempt: _Attempt, *, seconds: float, now: float) -> Outcome:
-        """Return the outcome for the breaker: ``cancelled`` if the turn's end left little time."""
+    def _told_by(self, attempt: _Attempt, *, now: float) -> Outcome:
+        """Return the outcome for the breaker: ``cancelled`` for a turn that ran out of time.
+
+        A server that answered another request meanwhile is slow, and not broken.
+        """
         if attempt.outcome == "ok":
-            self._slow = max(seconds, _FAIR, _FADING * self._slow)
+            self._answered = now
         is_cut_off = attempt.outcome == "timeout" and now >= attempt.deadline - _LATE
-        is_short = is_cut_off and seconds < self._slow and not attempt.is_probe
-        return "cancelled" if is_short else attempt.outcome
+        is_slow = is_cut_off and self._answered >= attempt.began and not attempt.is_probe
+        return "cancelled" if is_slow else attempt.outcome
 
     def _outcome(self, attempt: _Attempt, error: BaseException | None, *, now: float) -> Outcome:
         if error is None:

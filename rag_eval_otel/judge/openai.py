@@ -24,7 +24,7 @@ from rag_eval_otel import errors
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after, status_of
 from rag_eval_otel.judge.tasks import Graded, Task, most_tokens
-from rag_eval_otel.judge.usage import attempt
+from rag_eval_otel.judge.usage import attempt, will_attempt
 from rag_eval_otel.judge.wire import Request, compose, read_parts
 from rag_eval_otel.log import address_of, log
 from rag_eval_otel.providers import Provider, SchemaMode, TokenLimit, provider_of
@@ -364,6 +364,7 @@ class OpenAIClient:
         return address_of(str(next(filter(None, named), "")))
 
     async def open(self) -> None:
+        will_attempt()
         with judge_errors(self._key_variable):
             await self._client()
 

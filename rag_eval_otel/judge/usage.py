@@ -114,7 +114,7 @@ class Meter:
             self.usage = self._requests(int(is_sent))
         is_known = self._is_told if error is None else _is_unpaid(error)
         requests = self.usage.judge_requests + self.usage.embedding_requests
-        self._settle(self._take(), self.usage if is_known else None, requests=requests)
+        self.settle(self.take(), self.usage if is_known else None, requests=requests)
 
     def tell(self, usage: Usage) -> None:
         if self._begun or not self.assumed:
@@ -127,14 +127,9 @@ class Meter:
         self.is_closed = True
         return self.usage + self._requests(max(self._begun, self.assumed) - self._ended)
 
-    def share(self) -> None:
-        """Return the reserved attempt to the budget: another `Meter` counts a shared request."""
-        self._settle(self._take(), Usage())
-        self.assumed = 0
-
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[AttemptUsage]:
-        reservation = self._take() or await self._reserve()
+        reservation = self.take() or await self._reserve()
         self._begun += 1
         result, unnamed = AttemptUsage(), None
         try:
@@ -148,13 +143,13 @@ class Meter:
             tokens = replace(usage or Usage(), judge_requests=0, embedding_requests=0)
             counted = tokens + self._requests(1)
             self.usage += counted
-            self._settle(reservation, None if usage is None else counted)
+            self.settle(reservation, None if usage is None else counted)
 
-    def _take(self) -> Reservation | None:
+    def take(self) -> Reservation | None:
         reservation, self._unused = self._unused, None
         return reservation
 
-    def _settle(self, taken: Reservation | None, usage: Usage | None, *, requests: int = 1) -> None:
+    def settle(self, taken: Reservation | None, usage: Usage | None, *, requests: int = 1) -> None:
         if taken is not None and self.budget is not None:
             self.budget.settle(taken, usage, requests=requests)
 
@@ -175,7 +170,7 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
         yield
         return
     for meter in meters:
-        meter.share()
+        meter.settle(meter.take(), Usage())
     first, size = meters[0], sum(meter.size for meter in meters)
     total = Meter(first.budget, model=first.model, size=size, part=first.part)
     try:
@@ -186,6 +181,12 @@ def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
         parts = shares(total.usage, [meter.size for meter in still_open])
         for meter, part in zip(still_open, parts, strict=True):
             meter.usage += part
+
+
+def will_attempt() -> None:
+    """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
+    if meter := _SCOPE.get().meter:
+        meter.assumed = 0
 
 
 @asynccontextmanager

@@ -257,6 +257,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         attachment = Attachment(target=getattr(span, "_span_processor", None))
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
+            pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
             pipeline.drain(0.0)
             pipeline.store.is_fed = False  # the first pipeline counts the turns
             log.warning(
@@ -437,7 +438,8 @@ def _sink(sink: Any) -> Sink:
 def _report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
     """If ``RAG_EVAL_DOCTOR=1`` is set, have the doctor print a report when the process ends."""
     for point in entry_points(group="rag_eval_otel.reports") if doctor_is_on() else ():
-        point.load()(pipeline, provider, attachment)
+        with pipeline.edge("doctor"):
+            point.load()(pipeline, provider, attachment)
 
 
 def build_sinks(

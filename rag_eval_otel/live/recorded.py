@@ -325,7 +325,7 @@ class FeedbackIntake:
         self._turns: OrderedDict[tuple[int, int], _Known] = OrderedDict()
         self._runs: OrderedDict[Hashable, tuple[int, int | None]] = OrderedDict()
         # Feedback whose turn is not known yet, by the id of its trace or LangChain run.
-        self._early: OrderedDict[Hashable, tuple[Feedback, ...]] = OrderedDict()
+        self._early: OrderedDict[Hashable, tuple[tuple[Feedback, bool], ...]] = OrderedDict()
 
     def submit(self, feedback: Feedback, origin: Origin) -> None:
         # Looked up now: the trace may end before the evaluator's thread takes the feedback.
@@ -352,14 +352,19 @@ class FeedbackIntake:
             self._runs[run] = (span.trace_id, None if is_shared else span.span_id)
             if len(self._runs) > _MAX_TURNS:
                 self._runs.popitem(last=False)
-            for early in self._early.pop(run, ()):  # it has waited for the ids of its span
+            for early, is_passed in self._early.pop(
+                run, ()
+            ):  # it has waited for the ids of its span
                 known = self._find(early.trace_id, early.span_id)
-                self.pass_on(early if known is None else self._add(known, early))
+                joined = early if known is None else self._add(known, early)
+                if not is_passed:
+                    self.pass_on(joined)
 
     def facts(self, span: SpanContext) -> dict[str, Any]:
         """Return the span attributes of feedback that came before its turn was sampled."""
         known = self._turns.get((span.trace_id, span.span_id))
-        said = (*self._early.get(span.trace_id, ()), *(known.said if known is not None else ()))
+        early = [feedback for feedback, _ in self._early.get(span.trace_id, ())]
+        said = (*early, *(known.said if known is not None else ()))
         worst_last = sorted(said, key=lambda feedback: -feedback.score)
         return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
 
@@ -387,7 +392,8 @@ class FeedbackIntake:
         """Pass on ``feedback`` with the ids of its turn; store it if the turn is not known yet."""
         comment = None
         with suppress(RedactionError):
-            comment = exportable(self.redactor.text(feedback.comment or "")) or None
+            if feedback.comment:
+                comment = exportable(self.redactor.text(feedback.comment)) or None
         feedback = replace(feedback, comment=comment)
         known = self._find(feedback.trace_id, feedback.span_id)
         if known is not None:
@@ -404,7 +410,7 @@ class FeedbackIntake:
             self._warn("unmatched", feedback, why)
         if not is_run:
             self.pass_on(feedback)
-        self._wait(feedback)
+        self._wait(feedback, is_passed=not is_run)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:
         feedback = replace(feedback, trace_id=known.key[0], span_id=known.key[1])
@@ -441,16 +447,16 @@ class FeedbackIntake:
     def _settled(self, span: SpanRef) -> _Known:
         """Return the turn of ``span``, with stored feedback that can be about no other turn."""
         known = self._known((span.trace_id, span.span_id))
-        for feedback in self._early.pop(span.trace_id, ()):
+        for feedback, is_passed in self._early.pop(span.trace_id, ()):
             if self._find(span.trace_id, feedback.span_id) is known:
                 self._add(known, feedback)
             else:
-                self._wait(feedback)
+                self._wait(feedback, is_passed=is_passed)
         return known
 
-    def _wait(self, feedback: Feedback) -> None:
+    def _wait(self, feedback: Feedback, *, is_passed: bool) -> None:
         waiting = self._early.get(feedback.trace_id, ())
-        self._early[feedback.trace_id] = (*waiting, feedback)[-_MAX_SAID:]
+        self._early[feedback.trace_id] = (*waiting, (feedback, is_passed))[-_MAX_SAID:]
         if len(self._early) > 1024:  # noqa: PLR2004  # traces whose feedback waits for a turn
             self._early.popitem(last=False)
 

@@ -191,7 +191,7 @@ class Evaluations:
             again = _repeated(evaluation, has_texts=measurement.explanations)
             return evaluation
         finally:
-            if evaluation is None or not all(map(is_final, evaluation.scores)):
+            if again is None or not all(map(is_final, again.scores)):
                 self._known.pop(key, None)
             if not result.done():  # at a shutdown, it may have been cancelled
                 result.set_result(again)
@@ -301,6 +301,10 @@ class TurnScorer:
                 with self._edge_of(f"sink {getattr(sink, '__name__', type(sink).__name__)}"):
                     results.append(function(*arguments))
         return results
+
+    def leave_open(self, sinks: Sequence[Sink]) -> None:
+        """Do not use or close those of ``sinks``, because another pipeline uses them."""
+        self.sinks = tuple(sink for sink in self.sinks if all(sink is not each for each in sinks))
 
     def close(self) -> None:
         if not self._is_closed:

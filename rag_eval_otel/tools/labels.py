@@ -43,6 +43,8 @@ def observations(
     for where, row in rows:
         columns |= dict.fromkeys(map(str, row))
         labels = row.get("labels")
+        if labels is not None and not isinstance(labels, Mapping | str | float):
+            raise ConfigError(f"{where}: labels must be an object of labels, not {labels!r:.40}")
         labels = labels if isinstance(labels, Mapping) else {}
         known = METRICS if "human" in row and "score" not in row else ()
         names = [*metric_names(row, metric=metric, default=metric or "score"), *labels]
@@ -50,7 +52,10 @@ def observations(
         common = row.get("human", None if row.keys() >= _EVALUATED else row.get("label"))
         for name in dict.fromkeys([*names, *(column for column in row if column in known)]):
             if metric in {None, name}:
-                score = score_from_cells(name, metric_cells(row, name))
+                cells = metric_cells(row, name)
+                score = score_from_cells(name, cells)
+                if score.value is None:
+                    parsed(cells.get("value"), where=f"{where}, {name}: the score")
                 label = labels.get(name, row.get(f"{name}.human", common))
                 read = parsed(label, where=f"{where}, {name}: the label")
                 seen = Observation(score=score.value, label=read, status=score.status)

@@ -109,8 +109,11 @@ def sample_in(cells: Message) -> Sample:
         _first(text(cells.get(name)) for name in names)
         for names in (("question", "user_input"), ("answer", "response"), ("reference",))
     )
+    given = cells.get("contexts") or []
+    if isinstance(given, list):
+        given = [item for item in given if item and isinstance(item, str | Mapping)]
     try:
-        contexts = contexts_in(cells.get("contexts") or [])
+        contexts = contexts_in(given)
     except (TypeError, ValueError):
         contexts = []
     return Sample(

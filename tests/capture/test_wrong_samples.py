@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.documents import block_in, documents_in
 from rag_eval_otel.capture.sample import Outcome, extract, turns_in
 from rag_eval_otel.capture.span import LogView, Span
 from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.turns import find_turns
+from rag_eval_otel.capture.values import plain
 from rag_eval_otel.types import Passage, Sample
 from steps import chain, llm, outcomes, retriever
 
@@ -320,3 +323,30 @@ def test_a_type_that_is_no_text(of: object) -> None:
     """Tools return dicts whose ``type`` is anything, such as the list of JSON-LD."""
     documents_in([{"name": "Museum", "type": of}])
     assert read(genai(message("assistant", {"type": of, "content": THOUGHT}, said(TOLD)))).output
+
+
+def test_an_iteration_over_one_document_leaves_out_no_other() -> None:
+    """A loop over all documents is one chain: if spans are lost, its first pass is no filter."""
+    grades = [
+        replace(chain("grade", "turn", at=(n, n)), id=n, documents_seen=(Passage(text=page),))
+        for n, page in enumerate(PAGES, 20)
+    ]
+    (turn,) = find_turns(
+        [
+            chain("turn", asked=ASKED, told=TOLD),
+            retriever("search", "turn", at=(1, 5), query=ASKED, found=PAGES),
+            *grades,
+            llm("call", "turn", at=(50, 60), shown=(f"{PAGES[0]}\n{ASKED}",), said=TOLD),
+        ],
+        loss="possible",
+    )
+    assert extract(turn) == "partial"
+
+
+def test_a_tool_that_returned_nothing_is_not_a_text_that_was_cut() -> None:
+    """An empty text stands for one that was cut, and is not searched for in the prompt."""
+    shown = [
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": []}]}
+    ]
+    call = build.llm(span({}), messages=plain(shown), reply=TOLD)
+    assert [result.text for result in call.tool_results] == ["[]"]

@@ -381,22 +381,42 @@ def test_requests_that_run_out_of_time_open_the_breaker() -> None:
 
 
 def test_a_slow_server_whose_turns_run_out_of_time_is_not_taken_for_a_broken_one() -> None:
-    """Each turn sends requests until its deadline, which cuts off the last one before its reply."""
+    """Sixteen turns at once send requests until their deadline, which cuts off all last ones."""
+
+    async def turn(server: Server) -> list[str | Exception]:
+        found = list[str | Exception]()
+        with scope(deadline=deadline_after(8.0, clock=server.clock)):
+            while not found or not isinstance(found[-1], Exception):
+                found.append(await server.ask())
+        return found
 
     async def use(server: Server) -> list[str | Exception]:
         server.seconds = 3.0
-        found = []
-        for length in [8.0, *[2.0] * 9, *[4.0, 0.5, 5.0, 5.9] * 10]:
-            with scope(deadline=deadline_after(length, clock=server.clock)):
-                while not isinstance(reply := await server.ask(), Exception):
-                    found.append(reply)
-            found.append(reply)
+        found = list[str | Exception]()
+        for _ in range(3):
+            for of_turn in await asyncio.gather(*[turn(server) for _ in range(16)]):
+                found += of_turn
         return found
 
     results, server = run(use)
     assert kinds(results) == {"fine", "JudgeTimeoutError"}
-    assert server.endpoint.state.openings == 0
-    assert server.endpoint.state.attempts["timeout"] == 50
+    assert (server.endpoint.state.openings, server.endpoint.state.attempts["timeout"]) == (0, 48)
+
+
+def test_a_server_that_hangs_opens_the_breaker_though_turns_are_short() -> None:
+    """Five turns of half a second get no reply; later ones wait for a probe."""
+
+    async def use(server: Server) -> list[str | Exception]:
+        server.seconds = 3600.0
+        found = list[str | Exception]()
+        for _ in range(14):
+            with scope(deadline=deadline_after(0.5, clock=server.clock)):
+                found.append(await server.ask())
+        return found
+
+    _, server = run(use)
+    assert server.endpoint.state.breaker == "open"
+    assert len(server.at) < 10
 
 
 def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -185,6 +185,17 @@ def test_the_id_of_a_langchain_run_names_the_turn() -> None:
         assert len(found) == 3
 
 
+def test_feedback_by_the_digits_of_a_later_run_is_passed_on_once() -> None:
+    """They may be a trace id of another process, so it is passed on at once, and not again."""
+    chain = rag(KeywordRetriever(), ScriptedChat(reply=saying("In 1987.")))
+    run_id, sink = uuid.uuid4(), KeepingSink()
+    with attached(metrics=["faithfulness"], sinks=[sink]) as app:
+        record_feedback(1, trace_id=run_id.hex)
+        chain.invoke("When?", {"callbacks": [app.handle.callback], "run_id": run_id})
+        assert app.handle.flush()
+        assert [each.trace_id for each in sink.feedback] == [run_id.int]
+
+
 # --- sampling -------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,19 @@ def statuses(spans: tuple[ReadableSpan, ...]) -> dict[tuple[str, Any], int]:
     return Counter((span.name, (span.attributes or {}).get(STATUS)) for span in spans)
 
 
+class ClosingSink:
+    """Notes the calls of its methods."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        self.calls.append(evaluation.status)
+
+    def close(self) -> None:
+        self.calls.append("closed")
+
+
 SCORED = {("turn", "scored"): 1, ("step", None): 1}
 
 
@@ -93,19 +106,17 @@ def test_a_processor_of_ours_is_not_wrapped_again(exporter: InMemorySpanExporter
 def test_a_second_processor_passes_its_spans_on(
     provider: TracerProvider, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first of two processors scores; the second exports without scores, and says so."""
-    second = InMemorySpanExporter()
-    provider.add_span_processor(
-        RagEvalSpanProcessor(SimpleSpanProcessor(exporter), **usual_options())
-    )
-    provider.add_span_processor(
-        RagEvalSpanProcessor(SimpleSpanProcessor(second), **usual_options())
-    )
+    """The first scores; the second exports without scores, and closes no sink of the first."""
+    second, sink = InMemorySpanExporter(), ClosingSink()
+    for each in (exporter, second):
+        options = usual_options() | {"sinks": [sink]}
+        provider.add_span_processor(RagEvalSpanProcessor(SimpleSpanProcessor(each), **options))
     with caplog.at_level(logging.WARNING):
         record_turn(provider)
     assert provider.force_flush()
     assert statuses(exporter.get_finished_spans()) == SCORED
     assert statuses(second.get_finished_spans()) == {("turn", None): 1, ("step", None): 1}
+    assert sink.calls == ["scored"]
     assert "has two pipelines" in caplog.text
 
 

@@ -57,7 +57,6 @@ def test_labels_are_read_in_all_forms(label: object, expected: float | None) -> 
         ({"score": None, "label": 1}, seen(None, 1.0, "undefined")),
         ({"score": "", "label": 1}, seen(None, 1.0, "undefined")),
         ({"score": math.nan, "label": 1}, seen(None, 1.0, "undefined")),
-        ({"score": "high", "label": 1}, seen(None, 1.0, "undefined")),
         ({"score": None, "label": 1, "status": "error"}, seen(None, 1.0, "error")),
         ({"score": 0.0, "label": 1, "status": "undefined"}, seen(None, 1.0, "undefined")),
         ({"score": 0.8, "human": "pass", "label": "fail"}, seen(0.8, 1.0)),
@@ -95,6 +94,8 @@ def test_evaluated_row_is_read_with_a_human_label(form: str) -> None:
         ({"score": 1, "label": "good"}, r"row 1, score: the label must be .* not 'good'"),
         ({"score": 1, "label": {"a": 1}}, "the label must be pass or fail"),
         ({"score": 1, "label": math.inf}, "the label must be pass or fail"),
+        ({"score": "high", "label": 1}, "row 1, score: the score must be .* not 'high'"),
+        ({"score": 1, "labels": ["pass"]}, "labels must be an object"),
     ],
 )
 def test_unreadable_cell_is_an_error(row: dict[str, Any], message: str) -> None:

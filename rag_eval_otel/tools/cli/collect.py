@@ -16,7 +16,6 @@ from rag_eval_otel.tools.cli.options import Options, add_all, require_another_fi
 from rag_eval_otel.tools.collect import Collected, Selection, collect, phoenix_messages
 from rag_eval_otel.tools.files import check_output, writing_samples
 from rag_eval_otel.tools.otlp import Message, messages_in
-from rag_eval_otel.tools.rows import moment
 
 DESCRIPTION = """\
 Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
@@ -31,12 +30,13 @@ Exit status: 0 written, 1 no sample was found, 2 misuse.
 
 
 def _moment(text: str) -> datetime:
-    seconds = moment(text)
-    if seconds is None:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
         raise argparse.ArgumentTypeError(
             f"must be a time such as 2026-11-22 or 2026-11-22T09:00Z, not {text!r}"
-        )
-    return datetime.fromtimestamp(seconds, timezone.utc)
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
 _OPTIONS: Options = {
