@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.values import exact, exportable, json_in
+from rag_eval_otel.capture.values import CUT, TEXT_OR_JSON, exact, exportable, json_in, read
 from rag_eval_otel.config import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
@@ -202,6 +202,15 @@ def word(view: Span, name: str) -> str | None:
         return value
     value = Copier().value(value)
     return None if value is None else str(value)
+
+
+def value(view: Span, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
+    """Read the first of the attributes ``keys``; `CUT` if none is there and some were dropped."""
+    for key in keys:
+        found = view.attributes.get(key)
+        if found is not None:
+            return read(found, limit=view.value_limit, opening=opening)
+    return CUT if view.dropped else None
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:

@@ -13,12 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.untrusted import accents_apart, normal_form
-
-if TYPE_CHECKING:
-    from rag_eval_otel.capture.span import Span
 
 
 def normalised(text: str) -> str:
@@ -105,15 +102,6 @@ def usable(text: str | None) -> str | None:
     bare = text.strip()
     is_object = _OBJECT.match(bare) and bare[-1] == ">" and "\n" not in bare
     return None if _REPR.fullmatch(bare) or is_object else text
-
-
-def value(view: Span, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
-    """Read the first of the attributes ``keys``; `CUT` if none is there and some were dropped."""
-    for key in keys:
-        found = view.attributes.get(key)
-        if found is not None:
-            return read(found, limit=view.value_limit, opening=opening)
-    return CUT if view.dropped else None
 
 
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:

@@ -12,9 +12,9 @@ from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import genai, openinference
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import passages_in, passages_in_text
-from rag_eval_otel.capture.span import Span, word
+from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.capture.values import Lost, question_in, value
+from rag_eval_otel.capture.values import Lost, question_in
 
 
 def _adk_step(view: Span, of: Kind) -> Step:

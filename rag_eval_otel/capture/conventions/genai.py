@@ -9,9 +9,9 @@ from typing import Any, Final
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import LogView, Span, word
+from rag_eval_otel.capture.span import LogView, Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, plain, read, value
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, plain, read
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",

@@ -11,9 +11,9 @@ from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import passages_in
-from rag_eval_otel.capture.span import Span, word
+from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import JSON, read, value
+from rag_eval_otel.capture.values import JSON, read
 
 _EVENTS: Mapping[str, Kind] = {
     "EmbeddingStartEvent": "embedding",

@@ -12,7 +12,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import documents_in, ids_in, window_of
-from rag_eval_otel.capture.span import Span, word
+from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.capture.values import (
     CUT,
@@ -25,7 +25,6 @@ from rag_eval_otel.capture.values import (
     read,
     role_named,
     texts_of,
-    value,
 )
 from rag_eval_otel.types import Passage
 

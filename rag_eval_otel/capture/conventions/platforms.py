@@ -8,9 +8,9 @@ from typing import Any, Final
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import openinference
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import Span, word
+from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import JSON, TEXT_OR_JSON, value
+from rag_eval_otel.capture.values import JSON, TEXT_OR_JSON
 
 
 def _platform(

@@ -10,9 +10,9 @@ from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import genai
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.conventions.haystack import answer_of_components, query_of
-from rag_eval_otel.capture.span import Span, word
+from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import CUT, JSON, has_gaps, numbered, read, value
+from rag_eval_otel.capture.values import CUT, JSON, has_gaps, numbered, read
 
 _OPERATIONS: Mapping[str, Kind] = {
     "chat": "llm",
