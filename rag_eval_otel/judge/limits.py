@@ -205,7 +205,6 @@ class _Attempt:
     is_probe: bool = False
     is_usable: bool = True
     began: float = 0.0
-    answered: int = 0  # replies to other requests until it began
     outcome: Outcome = "cancelled"
 
 
@@ -321,7 +320,7 @@ class Endpoint:
         if attempt.outcome == "rate_limited" and is_paused:
             self._returned += 1
             # While the server answers other requests of a dataset, a refusal uses up no try.
-            is_answering = self._attempts["ok"] > attempt.answered
+            is_answering = self._clock() - self._answered < _MINUTE
             return tries + (has_breaker or not is_answering)
         while tries < self.limits.retries:
             tries += 1
@@ -351,7 +350,7 @@ class Endpoint:
             with self._lock:
                 now = self._clock()
                 if self._paused_until <= now and not self._breaker.wait(now):
-                    attempt.began, attempt.answered = now, self._attempts["ok"]
+                    attempt.began = now
                     attempt.is_probe = self._breaker.is_probing = self._breaker.is_open
                     self._under_way.add(attempt)
                     if attempt.is_first:
