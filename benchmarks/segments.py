@@ -10,11 +10,13 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
+from weakref import ref
 
 from _common import setting
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer, set_span_in_context
 
+from rag_eval_otel.config import Config
 from rag_eval_otel.live.store import Store
 
 PASSAGE = "All about kites, and how to fly them. " * 40
@@ -30,7 +32,7 @@ def open_trace(tracer: Tracer, watch: Store, number: int) -> list[object]:
     documents = {f"retrieval.documents.{i}.document.content": t for i, t in enumerate(texts)}
     for kind, values in (("RETRIEVER", documents), ("CHAIN", {}), ("CHAIN", {}), ("LLM", {})):
         span = tracer.start_span(kind.lower(), context=context, attributes={KIND: kind, **values})
-        watch.open_spans.note_start(span)
+        watch.open_spans.starts.append(ref(span))
         span.end()
         if watch.concerns(span):
             watch.take(span)
@@ -41,7 +43,7 @@ def main() -> None:
     """Print the memory of the buffered traces, and the buffer's own estimate."""
     traces = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     tracer = TracerProvider().get_tracer("app")
-    watch = Store()
+    watch = Store(Config())
     tracemalloc.start()
     kept = [open_trace(tracer, watch, number) for number in range(traces)]
     gc.collect()

@@ -29,6 +29,7 @@ from rag_eval_otel.judge.usage import (
     name_of,
     scope,
     shared_by,
+    title_of,
     will_attempt,
 )
 from rag_eval_otel.providers import provider_of
@@ -219,6 +220,7 @@ class Embed:
             for text, row in zip(texts, request.result(), strict=True):
                 self._rows[text].set_result(row)
             return
+        self.ledger.failures.append((error, title_of("embedder", self._embedder)))
         for text in texts:
             self._rows[text].set_exception(error)
             self._rows[text].exception()  # seen, because nothing may wait for it

@@ -256,7 +256,7 @@ class DriftMonitor:
             for stream, monitor in self._streams.items():
                 states[stream] = monitor.detector.to_state()
         streams = [asdict(stream) | {"detector": state} for stream, state in states.items()]
-        return {"format": FORMAT, "streams": streams}
+        return {"format": FORMAT, "streams": streams[-_MAX_STREAMS:]}
 
     def restore(self, state: Any) -> None:
         """Continue from ``state``, which `to_state` returned in an earlier process.

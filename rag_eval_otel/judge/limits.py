@@ -400,8 +400,8 @@ class Endpoint:
             # Refusals of requests that were under way together are one failure.
             if outcome != "rate_limited" or attempt.began >= self._paused_at or attempt.is_probe:
                 draw, is_probe = self._draw(), attempt.is_probe
-                told = self._told_by(attempt, now=now)
-                change = self._breaker.ended(told, is_probe=is_probe, now=now, draw=draw)
+                shown = self._for_breaker(attempt, now=now)
+                change = self._breaker.ended(shown, is_probe=is_probe, now=now, draw=draw)
             after, failures = retry_after_of(error), self._breaker.failures
             if outcome == "rate_limited" or after is not None:
                 if attempt.began >= self._paused_at:
@@ -422,10 +422,11 @@ class Endpoint:
         for observe in self.observers:
             observe(outcome, seconds)
 
-    def _told_by(self, attempt: _Attempt, *, now: float) -> Outcome:
-        """Return the outcome for the breaker: ``cancelled`` for a turn that ran out of time.
+    def _for_breaker(self, attempt: _Attempt, *, now: float) -> Outcome:
+        """Return the outcome that the breaker counts, and note the time of a reply.
 
-        A server that answered another request meanwhile is slow, and not broken.
+        A turn may run out of time although the server answered another request meanwhile. Then the
+        server is slow and not broken, and the attempt counts as ``cancelled``.
         """
         if attempt.outcome == "ok":
             self._answered = now
