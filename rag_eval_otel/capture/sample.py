@@ -15,7 +15,10 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import TypeAlias
 
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.documents import Block, block_in, distinct
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.turns import (
     ANSWER_LENGTH,
@@ -60,6 +63,18 @@ class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading 
     """Raised if a question and its answer cannot be scored."""
 
     reason: SkipReason
+
+
+def steps_in(spans: Iterable[Span], *, most: int) -> list[Step] | None:
+    """Return the steps of one exported trace, or None if two different spans have the same id."""
+    kept = {(span.span_id, span.name, span.start, span.end): span for span in spans}
+    ours = [span for span in kept.values() if span.scope == semconv.SCOPE]
+    # Our spans for LangChain runs are read if one of them stands for a turn.
+    is_ours = any(semconv.EVALUATION_STATUS in span.attributes for span in ours)
+    chosen = [span for span in kept.values() if is_ours or span.scope != semconv.SCOPE]
+    if len({span.span_id for span in chosen}) < len(chosen):
+        return None
+    return [read(span, most=most) for span in sorted(chosen, key=lambda span: span.end or 0)]
 
 
 def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]:

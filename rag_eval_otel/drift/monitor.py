@@ -208,7 +208,8 @@ class DriftMonitor:
         """
         reports: list[Report] = []
         for name, version, value in monitored_values(evaluation):
-            stream = Stream(service=self.service, name=name, version=version)
+            service = str(evaluation.about.get("service.name", self.service))
+            stream = Stream(service=service, name=name, version=version)
             reports += self._add(stream, value, evaluation.span)
         self._report_all(reports)
 

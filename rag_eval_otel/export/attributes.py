@@ -331,16 +331,17 @@ class SpanScores:
     def copy(self, span: ReadableSpan, ending: Ending) -> ReadableSpan:
         """Return a copy of the ended ``span`` with the attributes and events of ``ending``."""
         added = score_attributes(ending, explanations=self.explanations)
-        attributes, events = {**(span.attributes or {}), **added}, self._events(ending)
+        attributes, events = {**(span.attributes or {}), **added}, self.events_of(ending)
         return copied(span, attributes=attributes, events=[*span.events, *events])
 
     def write(self, span: Span, ending: Ending) -> None:
         """Add the attributes and events of ``ending`` to ``span``, which has not ended."""
         span.set_attributes(score_attributes(ending, explanations=self.explanations))
-        for event in self._events(ending):
+        for event in self.events_of(ending):
             span.add_event(event.name, event.attributes, event.timestamp)
 
-    def _events(self, ending: Ending) -> Iterator[Event]:
+    def events_of(self, ending: Ending) -> Iterator[Event]:
+        """Yield a span event for each score in ``ending``, if they are wanted."""
         is_wanted = self.events != "log" or not self.has_logs()
         evaluation = ending.evaluation if is_wanted else None
         while evaluation is not None:

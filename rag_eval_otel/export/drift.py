@@ -92,7 +92,7 @@ class DriftSink:
         if isinstance(report, NewBaseline):
             text = f"{stream.name} is another measurement: its baseline is learned anew"
             attributes: dict[str, AttributeValue | None] = {
-                **_of_stream(stream),
+                **self._of_stream(stream),
                 f"{semconv.EVALUATION_VERSION}.previous": report.previous,
             }
             self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
@@ -102,7 +102,7 @@ class DriftSink:
                 semconv.DRIFT_DIRECTION: report.alarm.direction,
                 semconv.DRIFT_CAUSE: report.cause,
             }
-            attributes = {**_of_stream(stream), **kind, **_of_drift(report)}
+            attributes = {**self._of_stream(stream), **kind, **_of_drift(report)}
             text = str(report)
             self._log.emit(semconv.DRIFT_EVENT, attributes, span=worst, body=text, is_warning=True)
             alarm = {semconv.GEN_AI_EVALUATION_NAME: stream.name, **kind}
@@ -112,7 +112,15 @@ class DriftSink:
 
     def _observations(self) -> Iterator[Observation]:
         for stream, value in self.monitor.evidence():
-            yield Observation(value, exportable_attributes(_of_stream(stream)))
+            yield Observation(value, exportable_attributes(self._of_stream(stream)))
+
+    def _of_stream(self, stream: Stream) -> dict[str, AttributeValue | None]:
+        is_other = stream.service != self.monitor.service  # than this process, in a worker
+        return {
+            semconv.GEN_AI_EVALUATION_NAME: stream.name,
+            semconv.EVALUATION_VERSION: stream.version,
+            semconv.SERVICE_NAME: stream.service if is_other else None,
+        }
 
     def save(self) -> None:
         """Write the state to its file, unless it is unchanged; an error is logged."""
@@ -130,13 +138,6 @@ class DriftSink:
         """Save the state; the gauge still reports, for the last collection of metrics."""
         atexit.unregister(self.save)
         self.save()
-
-
-def _of_stream(stream: Stream) -> dict[str, AttributeValue]:
-    return {
-        semconv.GEN_AI_EVALUATION_NAME: stream.name,
-        semconv.EVALUATION_VERSION: stream.version,
-    }
 
 
 def _of_drift(drift: Drift) -> dict[str, AttributeValue | None]:

@@ -101,6 +101,10 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.SDK_QUEUE_CAPACITY: _queue("The most spans that the queue can hold."),
     semconv.DRIFT_ALARMS: _counter("{alarm}", "Alarms: the scores have drifted."),
     semconv.DRIFT_EVIDENCE: _gauge("1", "Evidence of drift, log10; see docs/drift.md.", join=max),
+    semconv.WORKER_SPANS: _counter("{span}", "Spans that a worker has sent on, by outcome."),
+    semconv.WORKER_REFUSED: _counter("{request}", "Requests that a worker refused, by reason."),
+    semconv.KAFKA_MESSAGES: _counter("{message}", "Kafka messages that were read, by outcome."),
+    semconv.KAFKA_LAG: _gauge("{message}", "Kafka messages that are not finished, by partition."),
     semconv.BACKEND_SCORES: _counter("{score}", "Scores for backends, by what became of them."),
     semconv.BACKEND_QUEUED: _gauge("{score}", "Scores that wait to be sent to a backend."),
 }
@@ -273,9 +277,11 @@ class InstrumentSink:
     The counter ``rag.evaluation.turns`` counts every turn exactly once.
     """
 
-    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, *, services: Iterable[str] = ()
+    ) -> None:
         self.tally = Tally()
-        self._names: dict[str, set[str]] = {}
+        self._names: dict[str, set[str]] = {semconv.SERVICE_NAME: set(services)}
         self._meter_provider = meter_provider
         self._record = Meters(meter_provider).record
 
@@ -340,7 +346,7 @@ class InstrumentSink:
         self._record(semconv.FEEDBACK_AGREEMENT, 1, {**name, **about})
 
     def _about(self, feedback: Feedback) -> dict[str, str]:
-        name = self._limited("feedback", feedback.name)
+        name = self.limited("feedback", feedback.name)
         return {semconv.FEEDBACK: name, semconv.FEEDBACK_LABEL: feedback.label or ""}
 
     def released(self, status: HoldStatus) -> None:
@@ -390,10 +396,13 @@ class InstrumentSink:
         add_gauges(self._meter_provider, method.__self__, {semconv.BUDGET_LEFT: method.__func__})
 
     def _source(self, evaluation: Evaluation) -> dict[str, str]:
-        model = self._limited("judge", exportable(evaluation.judge or ""))
-        return {semconv.EVALUATION_JUDGE: model} if model else {}
+        names = {
+            semconv.EVALUATION_JUDGE: exportable(evaluation.judge or ""),
+            semconv.SERVICE_NAME: evaluation.about.get(semconv.SERVICE_NAME),
+        }
+        return {kind: self.limited(kind, str(name)) for kind, name in names.items() if name}
 
-    def _limited(self, kind: str, name: str) -> str:
+    def limited(self, kind: str, name: str) -> str:
         """Return ``name``, truncated; ``other`` after 100 names, to limit the time series."""
         known, name = self._names.setdefault(kind, set()), name[:_NAME_LENGTH]
         if name not in known and len(known) >= _MOST_NAMES:

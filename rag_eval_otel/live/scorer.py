@@ -378,7 +378,7 @@ class TurnScorer:
             replace,
             span=span,
             lag=max(0, time.time_ns() - job.ended) / 1e9,
-            about=about((step.metadata for step in steps), self._config.metadata_keys),
+            about={**about((s.metadata for s in steps), self._config.metadata_keys), **job.about},
             answer_length=len(sample.answer),
         )
         offline = evaluation.offline
@@ -426,13 +426,14 @@ class TurnJob:
     turn: Turn
     span: SpanContext
     ended: int  # ns since the epoch
-    clock: Clock
+    clock: Clock | None = None  # exports the span `held`
     held: Held | None = None
     sampling: Sampling | None = None
     is_missed: bool = False  # whether the span was exported before the turn was found
     trace_id: int = 0  # decides the sampling
     attributes: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # for sampling rules
     runs: Sequence[Hashable] = ()  # ids of LangChain runs that feedback may name
+    about: Mapping[str, str] = field(default_factory=dict)  # attributes of the evaluation
     _endings: list[Ending] = field(default_factory=list, init=False)
 
     @property
@@ -441,7 +442,9 @@ class TurnJob:
 
     @property
     def seconds_left(self) -> float:
-        return float("inf") if self.held is None else self.clock.store.seconds_left(self.held)
+        if self.held is None or self.clock is None:
+            return float("inf")
+        return self.clock.store.seconds_left(self.held)
 
     def begin(self) -> bool:
         """Sample the turn. If it is not evaluated, count it, export its span, and return False."""
@@ -482,7 +485,7 @@ class TurnJob:
         return self._endings[0] is ending
 
     def release(self, ending: Ending) -> None:
-        if self.held is not None:
+        if self.held is not None and self.clock is not None:
             self.clock.release(self.held, ending)
 
 

@@ -14,8 +14,7 @@ from itertools import chain
 from typing import Any, Final, Literal
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, turns_in, why_none
+from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, steps_in, turns_in, why_none
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import MAX_TEXT_CHARS
@@ -144,15 +143,9 @@ def collect(
 
 def read_trace(spans: Sequence[Span], selection: Selection) -> list[Outcome]:
     """Return a sample or a skip reason for each turn in ``spans``, one trace, by start time."""
-    kept = {(span.span_id, span.name, span.start, span.end): span for span in spans}
-    ours = [span for span in kept.values() if span.scope == semconv.SCOPE]
-    # Our spans for LangChain runs are read if one of them stands for a turn.
-    is_ours = any(semconv.EVALUATION_STATUS in span.attributes for span in ours)
-    spans = [span for span in kept.values() if is_ours or span.scope != semconv.SCOPE]
-    if len({span.span_id for span in spans}) < len(spans):
+    steps = steps_in(spans, most=selection.max_text_chars)
+    if steps is None:
         return [Outcome(result="ambiguous")]
-    spans = sorted(spans, key=lambda span: span.end or 0)
-    steps = [read(span, most=selection.max_text_chars) for span in spans]
     turns = turns_in(steps, contexts_from_prompt=selection.contexts_from_prompt)
     if not turns:
         reason = why_none(steps)

@@ -1,0 +1,268 @@
+"""`Engine`: score the RAG turns of whole traces, and send the traces on with the scores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.conventions import kind_of
+from rag_eval_otel.capture.sample import steps_in, turns_in
+from rag_eval_otel.capture.span import Span, attributes_of_otlp
+from rag_eval_otel.config import Config
+from rag_eval_otel.export.attributes import SpanScores, score_attributes
+from rag_eval_otel.export.metrics import InstrumentSink
+from rag_eval_otel.live.instrument import build_sinks
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
+from rag_eval_otel.runtime.guard import Edge
+from rag_eval_otel.runtime.threads import BackgroundEvaluator
+from rag_eval_otel.types import Ending, Sink, SkipReason
+from rag_eval_otel.worker.exporter import Exporter
+from rag_eval_otel.worker.wire import located, may_have_rag, parsed, strip, write
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
+    from opentelemetry.sdk._logs import LoggerProvider
+
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)  # what is exported was sampled
+_LARGE: Final = 64 * 1024  # bytes of a request that takes a millisecond or more to read
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class _Job(TurnJob):
+    """The job of one turn, whose scores are written on the span ``message``."""
+
+    message: SpanMessage
+    ended_with: Callable[[_Job, Ending], object]
+    ending: Ending = field(default_factory=partial(Ending, "timeout"))
+
+    def release(self, ending: Ending) -> None:
+        self.ended_with(self, ending)
+
+
+class Engine:
+    """Scores the turns in serialized requests, each with the spans of whole traces.
+
+    As many traces are scored at once as ``config.concurrency`` says; others wait for their turn,
+    and `is_full` tells the source to read no more. A trace is sent on ``config.hold_seconds`` after
+    it was read at the latest. The first 100 services, and ``services`` in any case, have their
+    names in metrics. All methods but `read` are called on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        exporter: Exporter,
+        *,
+        max_bytes: int,
+        value_limit: int | None = None,
+        services: Collection[str] = (),
+        sinks: Sequence[Sink] = (),
+        meter_provider: MeterProvider | None = None,
+        logger_provider: LoggerProvider | None = None,
+    ) -> None:
+        self.config, self.exporter, self.max_bytes = config, exporter, max_bytes
+        self.size = 0  # bytes of requests that wait to be scored or sent
+        self.waiting = 0  # traces that wait for scores
+        self._value_limit = value_limit
+        self._strips = config.export_content == "none"
+        self.instruments = InstrumentSink(meter_provider, services=services)
+        on_span = replace(config, score_events="span")
+        built_in = build_sinks(on_span, provider=None, meters=meter_provider, logs=logger_provider)
+        self.scorer = TurnScorer(
+            config,
+            instruments=self.instruments,
+            sinks=(*sinks, *built_in),
+            evaluator=BackgroundEvaluator(config.concurrency, capacity=10**9),
+        )
+        self._scores = SpanScores(explanations=config.explanations, events="span")
+        self._slots = asyncio.Semaphore(config.concurrency)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rag-eval-otel-read")
+        self._edge = Edge("worker", self.instruments.internal_error, config.raise_errors)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.capacity = config.max_held
+        self.instruments.watch(self, self.scorer.measurements)
+
+    def __len__(self) -> int:
+        return self.waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more requests fit into the memory."""
+        return self.size >= self.max_bytes
+
+    def start(self, work: Coroutine[Any, Any, None], size: int) -> asyncio.Task[None]:
+        """Run ``work``, which keeps ``size`` bytes, in the background."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        self.size += size
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self.size -= size
+            with self._edge:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    raise error
+
+        task.add_done_callback(ended)
+        return task
+
+    async def in_thread(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``function``, on a thread if it has much to read, so that others are not delayed."""
+        if size < _LARGE:
+            return function(*arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, function, *arguments)
+
+    async def forward(self, content: bytes, spans: int) -> None:
+        """Send on a request with spans that are not part of RAG."""
+        if self._strips:
+            content = await self.in_thread(len(content), _stripped, content)
+        await self.exporter.send(content, spans)
+
+    async def score(self, content: bytes, spans: int) -> None:
+        """Score the turns in a request of whole traces, and send it on."""
+        if may_have_rag(content):
+            self.waiting += 1
+            try:
+                async with self._slots:
+                    with self._edge:
+                        content = await self._scored(content)
+            finally:
+                self.waiting -= 1
+        await self.forward(content, spans)
+
+    async def _scored(self, content: bytes) -> bytes:
+        loop = asyncio.get_running_loop()
+        done: dict[_Job, asyncio.Future[Ending]] = {}
+
+        def end(job: _Job, ending: Ending) -> None:
+            future = done[job]
+            if not future.done():
+                future.set_result(ending)
+
+        def ended_with(job: _Job, ending: Ending) -> None:
+            loop.call_soon_threadsafe(end, job, ending)
+
+        request, jobs = parsed(content), list[_Job]()
+        with self._edge:
+            jobs = await loop.run_in_executor(self._reader, self.read, request, ended_with)
+        done.update((job, loop.create_future()) for job in jobs)
+        for job in jobs:
+            self.scorer.submit(job)
+        if done:
+            await asyncio.wait(done.values(), timeout=self.config.hold_seconds)
+        for job, future in done.items():
+            ending = future.result() if future.done() else Ending("timeout")
+            with self._edge:
+                self._write(job.message, ending)
+        return bytes(request.SerializeToString())
+
+    def _write(self, message: SpanMessage, ending: Ending) -> None:
+        if ending.status is None:
+            return
+        attributes = score_attributes(ending, explanations=self.config.explanations)
+        write(message, attributes, self._scores.events_of(ending))
+        self.instruments.released(ending.status)
+
+    def read(
+        self, request: ExportTraceServiceRequest, ended_with: Callable[[_Job, Ending], object]
+    ) -> list[_Job]:
+        """Return a job for each turn in ``request``; write the reason on traces without one."""
+        traces: dict[bytes, list[tuple[Span, SpanMessage]]] = {}
+        for resource, scope, message in located(request):
+            service = str(attributes_of_otlp(resource.resource).get(semconv.SERVICE_NAME) or "")
+            span = Span.from_otlp(
+                message, scope=scope.scope.name, service=service, value_limit=self._value_limit
+            )
+            traces.setdefault(message.trace_id, []).append((span, message))
+        jobs: list[_Job] = []
+        for pairs in traces.values():
+            with self._edge:
+                jobs += self._jobs_of(pairs, ended_with)
+        return jobs
+
+    def _jobs_of(
+        self,
+        pairs: Sequence[tuple[Span, SpanMessage]],
+        ended_with: Callable[[_Job, Ending], object],
+    ) -> Iterable[_Job]:
+        spans = {span.span_id: span for span, _ in reversed(pairs)}
+        messages = {span.span_id: message for span, message in reversed(pairs)}
+        marked = [span for span in spans.values() if kind_of(span) != "other"]
+        for source in {span.scope for span in marked}:
+            self.instruments.tally.add("sources", source)
+        steps = steps_in((span for span, _ in pairs), most=self.config.max_text_chars)
+        turns = turns_in(steps or (), contexts_from_prompt=self.config.contexts_from_prompt)
+        is_whole = all(
+            span.parent_id is None or span.parent_is_remote or span.parent_id in spans
+            for span in marked
+        )
+        if turns and is_whole:
+            for turn in turns:
+                line = [spans[step.id] for step in turn.path if step.id in spans]
+                if any(semconv.EVALUATION_STATUS in span.attributes for span in line):
+                    continue  # scored in the application
+                self.instruments.found()
+                span = line[0] if line else spans[turn.anchor.id]  # type: ignore[index]
+                service = self.instruments.limited(semconv.SERVICE_NAME, span.service)
+                yield _Job(
+                    scorer=self.scorer,
+                    turn=turn,
+                    span=SpanContext(span.trace_id, span.span_id, True, _SAMPLED),  # noqa: FBT003
+                    ended=span.end or span.start,
+                    trace_id=span.trace_id,
+                    attributes=partial(attributes_around, turn, spans),
+                    about={semconv.SERVICE_NAME: service} if service else {},
+                    message=messages[span.span_id],
+                    ended_with=ended_with,
+                )
+            return
+        reason: SkipReason | None = "ambiguous" if steps is None else "partial"
+        if steps is None or turns:
+            self.instruments.found()
+            self.scorer.refuse(reason or "partial")
+        else:
+            reason = self.scorer.refuse_steps(steps)
+        tops = [span for span in marked if span.parent_id not in spans] or marked
+        top = min(tops, key=lambda span: span.start, default=None)
+        if (
+            reason is not None
+            and top is not None
+            and semconv.EVALUATION_STATUS not in top.attributes
+        ):
+            self._write(messages[top.span_id], Ending("skipped", reason))
+
+    async def close(self, timeout: float) -> None:
+        """Wait for scores and exports for ``timeout`` seconds; what is left then is given up."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout / 2)
+        stop = partial(self.scorer.evaluator.shutdown, 0.0)
+        await loop.run_in_executor(None, stop)  # the turns leave as `shutdown`
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=max(0.5, until - loop.time()))
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        if self.scorer.delivers:
+            await loop.run_in_executor(None, self.scorer.flush, max(0.5, until - loop.time()))
+        await loop.run_in_executor(None, self.scorer.close)
+        self._reader.shutdown(wait=False)
+        await self.exporter.close()
+
+
+def _stripped(content: bytes) -> bytes:
+    request = parsed(content)
+    strip(request)
+    return bytes(request.SerializeToString())

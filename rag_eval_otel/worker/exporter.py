@@ -1,0 +1,242 @@
+"""`Exporter`: send serialized OTLP requests to the next receiver, until it has taken them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
+import httpx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.util.re import parse_env_headers
+
+from rag_eval_otel import semconv
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.runtime.guard import LimitedLog
+
+if TYPE_CHECKING:
+    from rag_eval_otel.export.metrics import Meters
+
+_HTTP_PORT: Final = 4318  # of OTLP
+_AT_ONCE: Final = 16  # requests under way
+_FIRST, _LONGEST = 0.5, 30.0  # seconds before the first retry, and at most
+_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+_HTTP_RETRIES: Final = {429, 502, 503, 504}  # as of the OTLP specification, like the codes of gRPC
+_GRPC_RETRIES: Final = {
+    "ABORTED",
+    "CANCELLED",
+    "DATA_LOSS",
+    "DEADLINE_EXCEEDED",
+    "OUT_OF_RANGE",
+    "UNAVAILABLE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a receiver or the way to it says; ``retry_after`` is None if a retry has no sense."""
+
+    cause: str
+    retry_after: float | None = 0.0
+
+
+class _Sender(Protocol):
+    async def send(self, content: bytes) -> bytes | Refusal:
+        """Send a request, and return the body of the response, or why it was not taken."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(eq=False, repr=False)
+class Exporter:
+    """Sends requests, 16 at once, and repeats what may succeed later until `close`.
+
+    ``spans`` counts those that were ``sent``, ``refused`` by the receiver for good, or ``given_up``
+    at the end.
+    """
+
+    sender: _Sender
+    meters: Meters
+    spans: Counter[str] = field(default_factory=Counter)  # by outcome
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    _log: LimitedLog = field(default_factory=LimitedLog)
+
+    async def send(self, content: bytes, spans: int) -> None:
+        """Return when the receiver has taken the request, or has refused it for good."""
+        outcome = "given_up"
+        try:
+            async with self._slots:
+                outcome = await self._send(content)
+        finally:
+            self.spans[outcome] += spans
+            self.meters.record(semconv.WORKER_SPANS, spans, {semconv.OUTCOME: outcome})
+
+    async def _send(self, content: bytes) -> str:
+        pause = _FIRST
+        while isinstance(answer := await self.sender.send(content), Refusal):
+            if answer.retry_after is None:
+                self._log.write("refused", "spans are lost: the receiver says %s", answer.cause)
+                return "refused"
+            text = "spans wait: %s; they are sent again; logged once a minute"
+            self._log.write("waits", text, answer.cause)
+            await asyncio.sleep(max(answer.retry_after, pause * random.uniform(0.5, 1)))  # noqa: S311
+            pause = min(2 * pause, _LONGEST)
+        self._read(answer)
+        return "sent"
+
+    def _read(self, response: bytes) -> None:
+        """Log what the receiver has rejected of a request; it must not be sent again."""
+        if not response:
+            return
+        try:
+            partial = ExportTraceServiceResponse.FromString(response).partial_success
+        except DecodeError:
+            return
+        if partial.rejected_spans:
+            self.meters.record(
+                semconv.WORKER_SPANS, partial.rejected_spans, {semconv.OUTCOME: "rejected"}
+            )
+            self._log.write("rejected", "the receiver rejects %d spans", partial.rejected_spans)
+
+    async def close(self) -> None:
+        await self.sender.close()
+
+
+def build_sender(variables: Mapping[str, str], endpoint: str | None = None) -> _Sender:
+    """Return the sender that the ``OTEL_EXPORTER_OTLP_*`` variables describe; see `ConfigError`."""
+    options = {
+        name: variables.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}")
+        or variables.get(f"OTEL_EXPORTER_OTLP_{name}", "")
+        for name in ("ENDPOINT", "PROTOCOL", "HEADERS", "CERTIFICATE", "TIMEOUT", "COMPRESSION")
+    }
+    url = endpoint or options["ENDPOINT"]
+    if not url:
+        raise ConfigError(
+            "where are the spans to be sent? Name --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"the endpoint must be an http or https URL, not {parts.scheme}")
+    protocol = options["PROTOCOL"] or ("http" if parts.port == _HTTP_PORT else "grpc")
+    special = None if endpoint else variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    try:
+        seconds = float(options["TIMEOUT"] or 10)
+    except ValueError as error:
+        raise ConfigError(
+            f"OTEL_EXPORTER_OTLP_TIMEOUT must be seconds, not {options['TIMEOUT']!r}"
+        ) from error
+    shared: dict[str, Any] = {
+        "headers": parse_env_headers(options["HEADERS"], liberal=True),
+        "certificate": options["CERTIFICATE"],
+        "seconds": seconds,
+        "is_packed": options["COMPRESSION"] == "gzip",
+    }
+    if protocol.startswith("http"):
+        address = special or f"{parts.geturl().rstrip('/')}/v1/traces"
+        return _HttpSender(address, **shared)
+    return _GrpcSender(parts.netloc, is_secure=parts.scheme == "https", **shared)
+
+
+class _HttpSender:
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        certificate: str,
+        seconds: float,
+        is_packed: bool,
+    ) -> None:
+        self._url, self._is_packed = url, is_packed
+        self._client = httpx.AsyncClient(
+            timeout=seconds,
+            verify=certificate or True,
+            headers={**headers, "content-type": "application/x-protobuf"},
+        )
+
+    async def send(self, content: bytes) -> bytes | Refusal:
+        packed = {"content-encoding": "gzip"} if self._is_packed else {}
+        body = gzip.compress(content, 1) if self._is_packed else content
+        try:
+            response = await self._client.post(self._url, content=body, headers=packed)
+        except httpx.HTTPError as error:
+            return Refusal(f"the receiver cannot be reached ({type(error).__name__})")
+        if response.is_success:
+            return response.content
+        wait = response.headers.get("retry-after", "")
+        may_retry = response.status_code in _HTTP_RETRIES
+        seconds = float(wait) if wait.isdecimal() else 0.0
+        return Refusal(f"HTTP {response.status_code}", seconds if may_retry else None)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class _GrpcSender:
+    def __init__(
+        self,
+        address: str,
+        *,
+        is_secure: bool,
+        headers: Mapping[str, str],
+        certificate: str,
+        seconds: float,
+        is_packed: bool,
+    ) -> None:
+        options = [("grpc.max_send_message_length", -1), ("grpc.max_reconnect_backoff_ms", 5000)]
+        if is_secure or certificate:
+            try:
+                roots = open(certificate, "rb").read() if certificate else None  # noqa: PTH123, SIM115
+            except OSError as error:
+                raise ConfigError(f"the certificate {certificate} cannot be read") from error
+            self._channel = grpc.aio.secure_channel(
+                address, grpc.ssl_channel_credentials(roots), options
+            )
+        else:
+            self._channel = grpc.aio.insecure_channel(address, options)
+        self._call = self._channel.unary_unary(_METHOD)
+        self._metadata = tuple((name.lower(), value) for name, value in headers.items())
+        self._seconds = seconds
+        self._compression = grpc.Compression.Gzip if is_packed else None
+
+    async def send(self, content: bytes) -> bytes | Refusal:
+        try:
+            return bytes(
+                await self._call(
+                    content,
+                    timeout=self._seconds,
+                    metadata=self._metadata,
+                    compression=self._compression,
+                )
+            )
+        except grpc.aio.AioRpcError as error:
+            name, wait = error.code().name, _retry_delay(error.trailing_metadata())
+            may_retry = name in _GRPC_RETRIES or wait is not None
+            return Refusal(f"gRPC {name}", (wait or 0.0) if may_retry else None)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+def _retry_delay(metadata: Any) -> float | None:
+    """Return the seconds in the `RetryInfo` of a refusal, or None if it has none."""
+    for name, value in metadata or ():
+        if name == "google.rpc.retryinfo-bin":
+            return float(RetryInfo.FromString(value).retry_delay.ToTimedelta().total_seconds())
+        if name == "grpc-status-details-bin" and b"google.rpc.RetryInfo" in value:
+            from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # noqa: PLC0415
+
+            for detail in Status.FromString(value).details:
+                info = RetryInfo()
+                if detail.Unpack(info):
+                    return float(info.retry_delay.ToTimedelta().total_seconds())
+    return None

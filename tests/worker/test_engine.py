@@ -1,0 +1,180 @@
+"""Turns of whole traces are found, scored once and named after their service, or say why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from rag_eval_otel.config import Config
+from rag_eval_otel.drift.monitor import DriftOptions
+from rag_eval_otel.export.metrics import Meters
+from rag_eval_otel.worker.engine import Engine
+from rag_eval_otel.worker.exporter import Exporter
+from rag_eval_otel.worker.wire import located, parsed
+from wires import attributes, content, request, span, turn
+
+STATUS, REASON = "rag.evaluation.status", "rag.evaluation.reason"
+
+
+@dataclass
+class FakeSender:
+    """Keeps what is sent."""
+
+    sent: list[bytes] = field(default_factory=list)
+
+    async def send(self, body: bytes) -> bytes:
+        self.sent.append(body)
+        return b""
+
+    async def close(self) -> None: ...
+
+
+def scored(
+    *requests: bytes,
+    services: tuple[str, ...] = (),
+    value_limit: int | None = None,
+    **options: Any,
+) -> tuple[Mapping[str, Any], dict[str, Any], list[Any]]:
+    """Score ``requests``; return attributes by span name, turns, and points."""
+    reader = InMemoryMetricReader()
+    config = Config(**{"judge": "lexical", "drift": False, **options})
+    sender = FakeSender()
+
+    async def scene() -> Engine:
+        meters = MeterProvider([reader])
+        engine = Engine(
+            config,
+            Exporter(sender, Meters(meters)),
+            max_bytes=2**26,
+            services=services,
+            value_limit=value_limit,
+            meter_provider=meters,
+        )
+        for body in requests:
+            await engine.score(body, 1)
+        await engine.close(1.0)
+        return engine
+
+    engine = asyncio.run(scene())
+    spans = [message for body in sender.sent for *_, message in located(parsed(body))]
+    data = reader.get_metrics_data()
+    points = [
+        (metric.name, dict(point.attributes))
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    ]
+    found = {message.name: attributes(message) for message in spans}
+    return found, dict(engine.instruments.tally.stats().turns), points
+
+
+def test_a_turn_is_scored_once_for_each_trace() -> None:
+    """Two traces in one request are two turns."""
+    other = turn(2)
+    other[2].name = "other chain"
+    found, turns, _ = scored(content(*turn(1), *other))
+    assert turns == {"scored": 2}
+    assert found["chain"][STATUS] == found["other chain"][STATUS] == "scored"
+
+
+def test_a_trace_without_its_middle_is_partial() -> None:
+    """A span of the turn has a parent in the same process that is missing."""
+    spans = turn(1)
+    spans[0].parent_span_id = spans[1].parent_span_id = b"lostspan"
+    found, turns, _ = scored(content(*spans))
+    assert turns in ({"skipped partial": 1}, {"skipped no_retrieval": 1})
+    assert [values[STATUS] for values in found.values() if STATUS in values] == ["skipped"]
+
+
+def test_a_turn_below_another_service_is_whole() -> None:
+    spans = turn(1)
+    spans[2].parent_span_id, spans[2].flags = b"upstream", 0x301
+    assert scored(content(*spans))[1] == {"scored": 1}
+
+
+def test_two_spans_with_one_id_are_not_told_apart() -> None:
+    spans = turn(1)
+    copy = Span()
+    copy.CopyFrom(spans[0])
+    copy.name = "another"
+    _, turns, _ = scored(content(*spans, copy))
+    assert turns == {"skipped ambiguous": 1}
+
+
+def test_a_span_that_came_twice_is_read_once() -> None:
+    spans = turn(1)
+    assert scored(content(*spans, spans[0]))[1] == {"scored": 1}
+
+
+def test_a_turn_that_the_application_has_scored_stays_as_it_is() -> None:
+    spans = turn(1)
+    spans[2].attributes.add(key=STATUS).value.string_value = "timeout"
+    found, turns, _ = scored(content(*spans))
+    assert found["chain"][STATUS] == "timeout"
+    assert turns == {}
+
+
+def test_an_answer_without_retrieval_is_counted() -> None:
+    _, turns, _ = scored(content(*turn(1)[1:]))
+    assert turns == {"skipped no_retrieval": 1}
+
+
+def test_spans_that_are_not_of_rag_are_not_counted() -> None:
+    found, turns, _ = scored(content(span(1, 1, http__route="/ask")))
+    assert found == {"GET /": {"http.route": "/ask"}}
+    assert turns == {}
+
+
+def test_a_text_that_was_cut_is_not_scored() -> None:
+    """The limit of the applications is not seen in what they send, so it is an option."""
+    answer = "Paris is the capital of France, which is a country"
+    whole = content(*turn(1, answer=answer))
+    assert scored(whole)[1] == {"scored": 1}
+    assert scored(whole, value_limit=len(answer))[1] == {"skipped truncated": 1}
+
+
+def test_scores_are_counted_under_the_name_of_their_service() -> None:
+    """After 100 names, only those that the operator has named are counted apart."""
+    requests = [
+        bytes(request(*turn(n), service=f"service {n}").SerializeToString()) for n in range(1, 104)
+    ]
+    _, _, points = scored(*requests, services=("service 103",), metrics=["faithfulness"])
+    names = {values["service.name"] for name, values in points if name == "rag.evaluation.score"}
+    assert len(names) == 101
+    assert {"service 1", "service 103", "other"} < names
+    assert "service 101" not in names
+
+
+def test_drift_is_watched_in_each_service() -> None:
+    requests = [
+        bytes(request(*turn(n), service=name).SerializeToString())
+        for n, name in enumerate(["shop", "bank"], start=1)
+    ]
+    targets = {"faithfulness": 0.5}
+    _, _, points = scored(*requests, drift=DriftOptions(targets=targets), metrics=[*targets])
+    streams = {
+        values["service.name"]
+        for name, values in points
+        if name == "rag.evaluation.drift.log10_evidence"
+    }
+    assert streams == {"shop", "bank"}
+
+
+def test_a_failure_in_reading_costs_scores_and_no_span(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("rag_eval_otel.worker.engine.steps_in", fail)
+    found, turns, _ = scored(content(*turn(1)), raise_errors=False)
+    assert found.keys() == {"chain", "retriever", "llm"}
+    assert turns == {}

@@ -1,0 +1,424 @@
+"""Spans that come over OTLP leave once, those of turns with scores; what is refused says why."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+import httpx
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+
+from otlp_receiver import OtlpReceiver, ReceivedSpan
+from rag_eval_otel.config import Config
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.metrics import Meters
+from rag_eval_otel.types import Sample
+from wires import UNKNOWN, content, request, span, turn
+
+pytest.importorskip("aiohttp")
+
+from rag_eval_otel.worker import otlp, traces
+from rag_eval_otel.worker.engine import Engine
+from rag_eval_otel.worker.exporter import Exporter, build_sender
+from rag_eval_otel.worker.otlp import OtlpSource
+
+STATUS = "rag.evaluation.status"
+METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "_ROOT_QUIET", 0.05)
+    monkeypatch.setattr(otlp, "_SWEEP", 0.02)
+
+
+@pytest.fixture
+def backend() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
+@dataclass
+class Worker:
+    """A source that listens, with clients for both protocols."""
+
+    source: OtlpSource
+    ports: tuple[int, int]
+    http: httpx.AsyncClient
+    channel: grpc.aio.Channel
+
+    @property
+    def engine(self) -> Engine:
+        return self.source.engine
+
+    async def post(self, body: bytes, kind: str = "x-protobuf", **headers: str) -> httpx.Response:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.post(
+            f"http://127.0.0.1:{self.ports[1]}/v1/traces",
+            content=body,
+            headers={"content-type": f"application/{kind}", **names},
+        )
+
+    async def call(self, body: bytes, **options: Any) -> bytes:
+        return bytes(await self.channel.unary_unary(METHOD)(body, timeout=30, **options))
+
+    async def end(self, seconds: float = 10.0) -> None:
+        await self.source.stop()
+        await self.engine.close(seconds)
+        await self.source.close()
+
+
+@asynccontextmanager
+async def serving(
+    backend: OtlpReceiver,
+    *,
+    protocol: str = "grpc",
+    max_bytes: int = 2**26,
+    seconds: float = 10.0,
+    **options: Any,
+) -> AsyncIterator[Worker]:
+    endpoint = backend.grpc_endpoint if protocol == "grpc" else backend.http_endpoint
+    config = Config(**{"judge": "lexical", "drift": False, **options})
+    variables = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    exporter = Exporter(build_sender(variables, endpoint), Meters())
+    source = OtlpSource(Engine(config, exporter, max_bytes=max_bytes), Meters())
+    ports = await source.start("127.0.0.1", 0, 0)
+    async with (
+        httpx.AsyncClient(timeout=30) as http,
+        grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel,
+    ):
+        worker = Worker(source, ports, http, channel)
+        try:
+            yield worker
+        finally:
+            await worker.end(seconds)
+
+
+async def until(check: Callable[[], object], seconds: float = 20.0) -> None:
+    for _ in range(int(seconds / 0.01)):
+        if check():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
+def by_name(backend: OtlpReceiver) -> dict[str, ReceivedSpan]:
+    return {received.name: received for received in backend.spans()}
+
+
+def run(scene: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(scene())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_turn_leaves_with_its_scores(
+    backend: OtlpReceiver, protocol: str, *, is_packed: bool
+) -> None:
+    """The spans come in two requests; that of another trace does not wait."""
+
+    async def scene() -> None:
+        async with serving(backend, protocol=protocol) as worker:
+            for part in (content(*turn(1)[:2], span(2, 1)), content(turn(1)[2])):
+                if protocol == "grpc":
+                    packed = grpc.Compression.Gzip if is_packed else None
+                    assert await worker.call(part, compression=packed) == b""
+                else:
+                    body = gzip.compress(part) if is_packed else part
+                    encoding = {"content_encoding": "gzip"} if is_packed else {}
+                    assert (await worker.post(body, **encoding)).status_code == 200
+            await until(lambda: len(backend.spans()) == 4)
+            assert len(worker.source.traces) == worker.source.traces.size == 0
+        chain = by_name(backend)["chain"]
+        assert chain.attributes[STATUS] == "scored"
+        assert chain.attributes["rag.evaluation.faithfulness.score"] == 1.0
+        assert {event.name for event in chain.events} == {"gen_ai.evaluation.result"}
+        assert STATUS not in by_name(backend)["llm"].attributes
+        assert worker.engine.exporter.spans == {"sent": 4}
+        assert worker.engine.size == worker.engine.waiting == 0
+
+    run(scene)
+
+
+def test_json_is_answered_in_json(backend: OtlpReceiver) -> None:
+    ids = {"traceId": "01" * 16, "spanId": "02" * 8}
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": [{**ids, "name": "by json"}]}]}]}
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            reply = await worker.post(json.dumps(body).encode(), "json")
+            assert (reply.status_code, reply.text) == (200, "{}")
+            assert reply.headers["content-type"].startswith("application/json")
+        assert by_name(backend)["by json"].trace_id == int("01" * 16, 16)
+
+    run(scene)
+
+
+def test_what_cannot_be_read_is_refused_and_said(backend: OtlpReceiver) -> None:
+    bomb = gzip.compress(b"\x0a\x00" * 2**20)
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            for body, headers, status in (
+                (b"\x0a\x05\x12", {}, 400),
+                (b"", {"kind": "text/plain"}, 415),
+                (b"{", {"kind": "json"}, 400),
+                (b"x", {"content_encoding": "br"}, 415),
+                (bomb, {"content_encoding": "gzip"}, 413),
+                (bytes(2**24 + 1), {}, 413),
+            ):
+                reply = await worker.post(body, **headers)
+                assert reply.status_code == status
+                assert "retry-after" not in reply.headers
+                assert reply.text
+            for body, code in (
+                (b"\x0a\x05\x12", grpc.StatusCode.INVALID_ARGUMENT),
+                (bomb, grpc.StatusCode.RESOURCE_EXHAUSTED),
+                (bytes(2**24 + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await worker.call(body)
+                assert refused.value.code() == code
+                assert not [k for k, _ in refused.value.trailing_metadata() if "retry" in k]
+            assert (
+                await worker.http.get(f"http://127.0.0.1:{worker.ports[1]}/v1/logs")
+            ).status_code
+            await worker.post(content(span(1, 1, parent=2)))
+        assert len(backend.spans()) == 1
+
+    run(scene)
+
+
+def test_a_worker_without_room_asks_to_be_called_again(backend: OtlpReceiver) -> None:
+    """By the protocol's means: else a collector would drop the spans."""
+
+    async def scene() -> None:
+        async with serving(backend, max_bytes=1) as worker:
+            worker.engine.size += 1
+            reply = await worker.post(content(span(1, 1)))
+            assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await worker.call(content(span(1, 1)))
+            assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            metadata = dict(refused.value.trailing_metadata())
+            info = RetryInfo()
+            status = Status.FromString(metadata["grpc-status-details-bin"])
+            assert status.code == refused.value.code().value[0]
+            assert status.details[0].Unpack(info)
+            assert info.retry_delay.seconds == 1
+            assert (await worker.http.get(_probe(worker, "readyz"))).status_code == 503
+            assert (await worker.http.get(_probe(worker, "livez"))).status_code == 200
+            worker.engine.size -= 1
+            assert (await worker.http.get(_probe(worker, "readyz"))).status_code == 200
+            assert (await worker.post(content(span(1, 1)))).status_code == 200
+
+    run(scene)
+
+
+def _probe(worker: Worker, name: str) -> str:
+    return f"http://127.0.0.1:{worker.ports[1]}/{name}"
+
+
+async def slow(sample: Sample) -> float:
+    """Return a score after a tenth of a second."""
+    await asyncio.sleep(0.1)
+    return float(len(sample.contexts))
+
+
+def test_more_turns_than_can_be_scored_at_once_are_all_scored(backend: OtlpReceiver) -> None:
+    """A client that repeats refused requests sends 60 turns; two are scored at once."""
+    chance = random.Random(5)
+
+    async def scene() -> None:
+        async with serving(backend, metrics=[slow], concurrency=2, max_held=8) as worker:
+
+            async def send(number: int) -> None:
+                body = content(*turn(number))
+                while (reply := await worker.post(body)).status_code != 200:
+                    assert reply.status_code == 429
+                    await asyncio.sleep(chance.uniform(0.05, 0.2))
+
+            await asyncio.gather(*map(send, range(1, 61)))
+            await until(lambda: len(backend.spans()) == 180)
+        statuses = [s.attributes[STATUS] for s in backend.spans() if s.name == "chain"]
+        assert statuses == ["scored"] * 60
+
+    run(scene)
+
+
+def test_a_turn_that_takes_too_long_leaves_without_scores(backend: OtlpReceiver) -> None:
+    async def never(sample: Sample) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    async def scene() -> None:
+        async with serving(backend, metrics=[never], hold_seconds=0.1, seconds=0.5) as worker:
+            await worker.post(content(*turn(1)))
+            await until(lambda: len(backend.spans()) == 3)
+        assert by_name(backend)["chain"].attributes[STATUS] == "timeout"
+
+    run(scene)
+
+
+def test_at_the_end_all_spans_leave_and_say_why(backend: OtlpReceiver) -> None:
+    """A trace that is not complete is read, a turn under way is given up, a request refused."""
+
+    async def never(sample: Sample) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    async def scene() -> None:
+        async with serving(backend, metrics=[never], seconds=1.0) as worker:
+            await worker.post(content(*turn(1)))
+            await until(lambda: worker.engine.waiting)
+            await worker.post(content(*turn(2)[:2]))
+            await worker.source.stop()
+            assert (await worker.post(content(span(3, 1)))).status_code == 503
+        assert by_name(backend)["chain"].attributes[STATUS] == "shutdown"
+        reasons = [s.attributes.get("rag.evaluation.reason") for s in backend.spans()]
+        assert reasons.count("partial") == 1
+        assert len(reasons) == 5
+
+    run(scene)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_an_outage_of_the_backend_loses_nothing(
+    backend: OtlpReceiver, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rag_eval_otel.worker.exporter._FIRST", 0.01)
+    backend.fail_next(5, status=503)
+
+    async def scene() -> None:
+        async with serving(backend, protocol=protocol) as worker:
+            for number in range(1, 11):
+                await worker.post(content(span(number, 1)))
+            await until(lambda: len(backend.spans()) == 10)
+        assert worker.engine.exporter.spans == {"sent": 10}
+
+    run(scene)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_spans_that_the_backend_refuses_are_counted(
+    backend: OtlpReceiver, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend.fail_next(1, status=400)
+
+    async def scene() -> None:
+        async with serving(backend, protocol=protocol) as worker:
+            await worker.post(content(span(1, 1), span(2, 1)))
+            await until(lambda: worker.engine.exporter.spans["refused"] == 2)
+        assert "spans are lost" in caplog.text
+
+    run(scene)
+
+
+def test_a_backend_that_stays_away_gets_its_spans_given_up(backend: OtlpReceiver) -> None:
+    async def scene() -> None:
+        async with serving(backend, seconds=0.2) as worker:
+            backend.stop()
+            await worker.post(content(span(1, 1)))
+            await worker.end(0.2)
+            assert worker.engine.exporter.spans == {"given_up": 1}
+            backend.start()
+
+    run(scene)
+
+
+def test_two_workers_cannot_listen_at_one_port(backend: OtlpReceiver) -> None:
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            for ports in (worker.ports, (0, worker.ports[1])):
+                source = OtlpSource(worker.engine, Meters())
+                with pytest.raises(ConfigError, match="another process"):
+                    await source.start("127.0.0.1", *ports)
+
+    run(scene)
+
+
+def test_another_address_than_loopback_is_a_decision(
+    backend: OtlpReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            source = OtlpSource(worker.engine, Meters())
+            await source.start("0.0.0.0", 0, 0)  # noqa: S104
+            await source.stop()
+            await source.close()
+        assert "put a collector before it" in caplog.text
+
+    run(scene)
+
+
+def test_a_body_that_does_not_come_holds_up_nobody(
+    backend: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "_BODY_SECONDS", 0.2)
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            sockets = []
+            for _ in range(50):
+                sockets.append(socket.create_connection(("127.0.0.1", worker.ports[1])))
+                sockets[-1].sendall(
+                    b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n"
+                    b"Content-Type: application/x-protobuf\r\n\r\nx"
+                )
+            assert (await worker.post(content(span(1, 1)))).status_code == 200
+            loop = asyncio.get_running_loop()
+            reply = await loop.run_in_executor(None, sockets[0].recv, 100)
+            assert b" 408 " in reply
+            for each in sockets:
+                each.close()
+
+    run(scene)
+
+
+def test_content_can_be_stripped(backend: OtlpReceiver) -> None:
+    """Texts of users leave neither with the spans of a turn nor with others."""
+
+    async def scene() -> None:
+        async with serving(backend, export_content="none") as worker:
+            await worker.post(content(*turn(1), span(2, 1, name="other", gen_ai__prompt="secret")))
+            await until(lambda: len(backend.spans()) == 4)
+        assert by_name(backend)["chain"].attributes[STATUS] == "scored"
+        assert "France" not in str(backend.spans())
+        assert "secret" not in str(backend.spans())
+
+    run(scene)
+
+
+def test_unknown_fields_leave_as_they_came(backend: OtlpReceiver) -> None:
+    sent: list[bytes] = []
+
+    class Sender:
+        async def send(self, body: bytes) -> bytes:
+            sent.append(body)
+            return b""
+
+        async def close(self) -> None: ...
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            worker.engine.exporter.sender = Sender()
+            plain = request(span(2, 1))
+            plain.MergeFromString(UNKNOWN)
+            await worker.post(plain.SerializeToString())
+            await worker.post(content(*turn(1)))
+            await until(lambda: len(sent) == 2)
+        assert sent[0] == plain.SerializeToString()
+        assert sent[1].count(UNKNOWN) == 3
+
+    run(scene)
