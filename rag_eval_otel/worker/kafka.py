@@ -247,6 +247,7 @@ class KafkaSource:
         consumer.incremental_assign(list(places))
         if self._is_paused:
             consumer.pause([self._place(number) for number in numbers])
+        self._divide_budget()
         log.info("reads the partitions %s of %s", sorted(self._partitions), self.topic)
 
     def _revoked(self, _: Any, places: Sequence[Any]) -> None:
@@ -257,6 +258,18 @@ class KafkaSource:
         while any(partition.tasks for partition in mine) and self._loop.time() < until:
             time.sleep(_POLL / 2)
         self._commit(self._taken_away(places), waits=True)
+        if not self._ending.is_set():
+            self._divide_budget()
+
+    def _divide_budget(self) -> None:
+        """Use the part of the budget that belongs to the partitions of this worker."""
+        try:
+            topic = self._consumer.list_topics(self.topic, timeout=5.0).topics[self.topic]
+        except self._package.KafkaException as error:
+            self._failed(error.args[0])
+            return
+        count = max(1, len(topic.partitions))
+        self.engine.scorer.divide_budget(max(1, len(self._partitions)) / count)
 
     def _lost(self, _: Any, places: Iterable[Any]) -> None:
         self._taken_away(places)

@@ -126,6 +126,9 @@ class FakeConsumer:
         elif error is not None:
             raise FakeKafkaError(error)
 
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=range(4))})
+
     def get_watermark_offsets(self, place: Place, timeout: float) -> tuple[int, int]:
         return 0, 100
 
@@ -276,6 +279,23 @@ def test_a_full_worker_reads_no_more_until_half_is_done() -> None:
     reading = run(scene, concurrency=2)
     turns = reading.source.engine.instruments.tally.stats().turns
     assert turns == {"scored": 300}
+
+
+def test_workers_divide_the_budget_by_their_partitions() -> None:
+    """Of 8 turns a day, a worker with two of four partitions scores four, and with one two."""
+
+    async def scene(reading: Reading) -> None:
+        reading.sender.may_send.set()
+        reading.put(*(content(*turn(number)) for number in range(1, 11)))
+        await until(lambda: reading.consumer.committed == {0: 10})
+        scorer = reading.source.engine.scorer
+        assert scorer.admission.share == 0.5
+        reading.consumer.change("revoke", 1)
+        await until(lambda: scorer.admission.share == 0.25)
+
+    reading = run(scene, budget="8 turns/day, 1000 requests/day")
+    turns = reading.source.engine.instruments.tally.stats().turns
+    assert turns == {"scored": 4, "skipped budget": 6}
 
 
 @pytest.mark.parametrize("is_fatal", [False, True])
