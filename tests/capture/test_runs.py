@@ -12,17 +12,7 @@ from opentelemetry.trace import use_span
 from parallel import forking, in_child
 from rag_eval_otel.capture.runs import MAX_RUNS
 from rag_eval_otel.capture.step import Kind
-from recording import (
-    ANSWER,
-    QUESTION,
-    Capture,
-    begin,
-    begin_turn,
-    capture,
-    fail,
-    finish,
-    run_turn,
-)
+from recording import ANSWER, QUESTION, Capture, begin, begin_turn, capture, fail, finish, run_turn
 from support import ManualClock
 
 GRACE = 5.0

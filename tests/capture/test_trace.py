@@ -28,17 +28,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from live import (
-    App,
-    answered,
-    asked,
-    attached,
-    collecting_size,
-    generated,
-    retrieved,
-    said,
-    told,
-)
+from live import App, answered, asked, attached, collecting_size, generated, retrieved, said, told
 from properties import examples
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.span import LogView

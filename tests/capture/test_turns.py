@@ -196,11 +196,7 @@ def write(*shown: str, said: str = TOLD, under: str | None = "app") -> Step:
     ],
 )
 def test_which_tools_retrieve(
-    name: str,
-    description: str,
-    documents: tuple[Passage, ...],
-    *,
-    is_retrieval: bool,
+    name: str, description: str, documents: tuple[Passage, ...], *, is_retrieval: bool
 ) -> None:
     """Those that say so by name or description, and those that returned documents."""
     found = replace(
@@ -225,11 +221,7 @@ def test_which_tools_retrieve(
         (Result(text="Error: try again with another word.", tool="search_kb"), False),
     ],
 )
-def test_what_a_tool_found_is_in_the_messages(
-    result: Result,
-    *,
-    is_retrieval: bool,
-) -> None:
+def test_what_a_tool_found_is_in_the_messages(result: Result, *, is_retrieval: bool) -> None:
     """A client's own spans tell of tools only what the LLM was shown; it stands for the turn."""
     call = replace(write(result.text, under=None), tool_results=(result,))
     turns = find_turns([call], loss="possible")
