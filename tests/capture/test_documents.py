@@ -187,6 +187,7 @@ def test_the_window_around_a_text() -> None:
     metadata = json.dumps({"file": "a.md", "window": f"Before. {ONE} After.", "n": 1})
     assert window_of(ONE, metadata) == {ONE: f"Before. {ONE} After."}
     assert window_of(TWO, metadata) == window_of(" ", metadata) == window_of(ONE, "[]") == {}
+    assert window_of(f"  {ONE}  ", json.dumps({"text": ONE})) == {}
 
 
 def test_equal_documents_are_one() -> None:
@@ -204,6 +205,7 @@ def test_equal_documents_are_one() -> None:
         ({"role": "tool", "content": ONE}, None),
         ([block(ONE)], None),
         (json.dumps(BOTH), BOTH),
+        ([{"text": json.dumps({"results": BOTH})}], [json.dumps({"results": BOTH})]),
         (f"Document 1: {ONE}", None),
     ],
 )

@@ -129,6 +129,25 @@ def test_contexts_of_a_refine_chain(length: int) -> None:
     assert contexts(*steps) == tuple(pages)
 
 
+def test_contexts_of_map_and_reduce() -> None:
+    """They stand where the final prompt has what was written of each."""
+    notes = [f"This is the note on page number {n}." for n in range(3)]
+    calls = [
+        write(page, said=note, at=(n, n))
+        for n, (page, note) in enumerate(zip(PAGES, notes, strict=True), 10)
+    ]
+    prompt = f"Write. {notes[2]} {notes[0]} {notes[1]} {ASKED}"
+    steps = root(), search(*PAGES), *calls, write("Be brief.", prompt)
+    assert contexts(*steps) == (PAGES[2], PAGES[0], PAGES[1])
+
+
+def test_contexts_in_a_variable_of_the_prompt() -> None:
+    """Where the retrieval has no texts."""
+    blind = replace(search(), documents=None)
+    call = replace(write(f"Read. {ASKED}"), variables={"context": "A was.\nB is.", "x": "y"})
+    assert contexts(root(), blind, call) == ("A was.", "B is.")
+
+
 @pytest.mark.parametrize(
     ("said", "shown", "is_linked"),
     [
@@ -232,7 +251,7 @@ ADVICE = f"It is unknown. {ANSWER}"
         (f"{ANSWER} {ADVICE}", [(PAGES[0], ANSWER), (PAGES[1], ADVICE)], PAGES[1:2]),
         (ANSWER, [(PAGES[1], "")], PAGES[1:2]),
         ("I would rather not say.", [(PAGES[0], ANSWER), (f"Safe? {ANSWER}", "UNSAFE")], PAGES[:1]),
-        (ANSWER, [(PAGES[0], f"<b>{ANSWER}</b>"), (PAGES[1], "UNSAFE")], PAGES[:1]),
+        (ANSWER, [(PAGES[0], f"<b>{ANSWER}</b>"), (PAGES[1], "A title of it")], PAGES[:1]),
     ],
     ids=[
         "its words",
@@ -360,11 +379,15 @@ def test_which_question_counts(
     assert sample(*steps).question == expected
 
 
-@pytest.mark.parametrize("asked_first", [True, False], ids=["before", "after a retrieval"])
-def test_the_users_question_counts_where_a_call_rewrote_it(*, asked_first: bool) -> None:
+@pytest.mark.parametrize(
+    ("asked_first", "said"), [(True, CONDENSED), (True, None), (False, CONDENSED)]
+)
+def test_the_users_question_counts_where_a_call_rewrote_it(
+    *, asked_first: bool, said: str | None
+) -> None:
     """A follow-up stays what the user asked, though search and model were asked another one."""
     at = (1, 2) if asked_first else (5, 6)
-    rewrite = llm("condense", "app", at=at, shown=("Rephrase!",), said=CONDENSED)
+    rewrite = llm("condense", "app", at=at, shown=("Rephrase!",), said=said)
     first = () if asked_first else (search(PAGES[1], at=(3, 4), query=None),)
     found = search(PAGES[0], at=(7, 8), query=CONDENSED)
     steps = (*first, rewrite, found, write(PAGES[0], CONDENSED))
@@ -387,6 +410,7 @@ def test_a_rewritten_question_is_not_the_users() -> None:
         (None, ("de", "Wann war das?"), "Wann war das?", "Wann war das?"),
         (None, ("de", "Wann war das?"), f"{PAGES[0]} Wann war das?", "Wann war das?"),
         (None, ("de", "Wann war das?"), f"{PAGES[0]} Now answer.", "no_question"),
+        (None, ("Wann?  Wo", "Wie war"), f"{PAGES[0]} Wann? Wo, wie war", "no_question"),
         ("You are a guide.", ("You are a guide.", ASKED), ASKED, ASKED),
         ("msg-123", ("msg-123", ASKED), ASKED, ASKED),
     ],
@@ -501,6 +525,14 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
     ),
     "a step that took no time put another question in": (
         (root(asked="And then?"), SWAP, FOUND, WRITTEN),
+        ANSWER,
+    ),
+    "a step that took its time put another question in": (
+        (root(asked="And then?", at=(0, 10**8)), replace(SWAP, end=10**7), FOUND, WRITTEN),
+        "ambiguous",
+    ),
+    "a stream that is read after the span of its chain": (
+        (replace(root(told=None), deferred=True), FOUND, write(PAGE, ASKED, at=(50, 110))),
         ANSWER,
     ),
     "the step that put it in may have asked a model": (
@@ -667,7 +699,7 @@ def test_a_turn_that_two_instrumentations_recorded() -> None:
         (one, recorded("x", (0, 10)), False),
         (one, recorded("x", (5, 9)), False),
         (one, recorded("y", (10, 20)), True),
-        (one, recorded("y", (9, 20)), True),
+        (one, recorded("y", (8, 20)), True),
         (one, recorded("y", (9, 20)), False),
         (one, recorded("x", (21, 30)), False),
         (one, recorded("z", (30, None)), True),

@@ -64,6 +64,7 @@ REPLIES: dict[str, tuple[object, str | None, bool]] = {
         TOLD,
         False,
     ),
+    "the last message": ({"messages": [message("user", said(ASKED)), ANSWER]}, TOLD, False),
     "nested names": ({"output": {"message": ANSWER}}, TOLD, False),
     "an answer by name": ({"final_answer": TOLD}, TOLD, False),
     "nothing": ([], None, False),
@@ -92,7 +93,7 @@ def test_a_call_of_a_model() -> None:
     "messages",
     [
         ASKED,
-        [ASKED],
+        [ASKED, OTHER],
         {"prompts": [ASKED]},
         {"question": ASKED},
         {"messages": plain([("user", ASKED)])},
@@ -124,7 +125,7 @@ def test_results_of_tools_in_the_prompt() -> None:
     old = {"role": "tool", "content": "old"}
     given = {"role": "tool", "name": "add", "content": "5", "artifact": [{"page_content": PAGE}]}
     cut = {"role": "tool", "content": "It goes on ... [truncated]"}
-    shown = plain([old, {"role": "user", "content": ASKED}, CALL, RESULT, given, cut])
+    shown = plain([old, old, {"role": "user", "content": ASKED}, CALL, RESULT, given, cut])
     results = build.llm(VIEW, messages=shown, reply=None).tool_results
     assert results == (
         Result(text=PAGE, tool="search"),
@@ -141,6 +142,12 @@ TOOLS: dict[str, tuple[object, str | None, tuple[str, ...] | None]] = {
     "a text": (PAGE, PAGE, None),
     "a message": ({"role": "tool", "content": PAGE}, PAGE, None),
     "a message below a name": ({"output": {"role": "tool", "content": PAGE}}, PAGE, None),
+    "an artifact below a name": (
+        {"output": {"role": "tool", "content": "x", "artifact": [DOCUMENT]}},
+        "x",
+        (PAGE,),
+    ),
+    "texts": (["a", "b"], None, ("a", "b")),
     "an artifact": ({"role": "tool", "content": "x", "artifact": [DOCUMENT]}, "x", (PAGE,)),
     "blocks": ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab", ("a", "b")),
     "blocks below a name": ({"blocks": [{"text": "a"}, {"text": "b"}]}, "ab", ("a", "b")),

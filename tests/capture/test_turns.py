@@ -58,6 +58,7 @@ def agent(between: int) -> list[Step]:
 
 
 OF_AGENT = ("agent", "search", "write conclude", "plan")
+ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
 GROUPS: dict[str, tuple[list[Step], list[tuple[str, str, str, str]]]] = {
     "nothing": ([], []),
@@ -145,6 +146,102 @@ def test_groups(steps: list[Step], expected: list[tuple[str, str, str, str]]) ->
     assert [shape(turn) for turn in find_turns(steps)] == expected
 
 
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said", "is_same"),
+    [
+        (10, -10, TOLD, True),
+        (-20, 20, TOLD, True),
+        (40, -40, TOLD, True),
+        (0, 0, None, True),
+        (0, 0, OTHER, False),
+        (40, 40, TOLD, False),
+        (-40, -10, TOLD, False),
+        (10, 40, TOLD, False),
+    ],
+)
+def test_calls_that_two_instrumentations_recorded(
+    start: int, end: int, said: str | None, *, is_same: bool
+) -> None:
+    """One call has one text, and nearly one time, or the time of one is within the other's."""
+    first = llm("first", "app", at=(100 * MS, 900 * MS), said=TOLD)
+    second = llm("second", "app", at=((100 + start) * MS, (900 + end) * MS), said=said)
+    steps = [APP, SEARCH, replace(first, source="x"), replace(second, source="y")]
+    (turn,) = find_turns(steps)
+    assert len(turn.calls) == (1 if is_same else 2)
+    (turn,) = find_turns([replace(one, source="x") for one in steps])
+    assert len(turn.calls) == 2
+
+
+def test_the_query_of_a_retrieval_may_be_that_of_an_embedding() -> None:
+    """Or of a retrieval within it."""
+    early, late = (
+        replace(llm(str(end), "app", at=(0, end), shown=[str(end)]), kind="embedding")
+        for end in (1, 3)
+    )
+    inner = retriever("inner", "search", at=(1, 2), query="inner?")
+    for steps, query in (([early, late], "1"), ([early, inner], "inner?"), ([late], None)):
+        (turn,) = find_turns([APP, *steps, SEARCH, WRITE])
+        assert turn.retrievers[0].input == query
+
+
+def test_a_tool_that_lost_its_retrieval() -> None:
+    """Another of its name has one."""
+    tools = tool("ask", "app", at=(1, 2)), replace(tool("ask", "app", at=(3, 4)), id="again")
+    for inner, is_lost in (("ask",), True), (("ask", "again"), False):
+        found = [retriever(f"r {one}", one, at=(1, 2), found=[PAGE]) for one in inner]
+        (turn,) = find_turns([APP, *tools, *found, WRITE], loss="possible")
+        assert turn.lacks_retrieval is is_lost
+
+
+@pytest.mark.parametrize(
+    ("told", "doubt"),
+    [(None, None), (TOLD, None), (f"So: {TOLD}", None), (TOLD[:-9], None), (OTHER, "partial")],
+)
+def test_an_output_around_turns_that_no_call_wrote(told: str | None, doubt: str | None) -> None:
+    """The call is missing that wrote it, perhaps from the answers of the turns."""
+    parts = [*plain("a-", under="app"), *plain("b-", under="app", at=20)]
+    parts = [replace(one, output=TOLD) if one.kind == "llm" else one for one in parts]
+    found = find_turns([chain("app", told=told), *parts], loss="possible")
+    assert [turn.doubt for turn in found] == [doubt, doubt]
+
+
+def test_the_size_of_a_turn() -> None:
+    """All texts count, and what is kept beside them."""
+    steps = [chain("app", asked="a", told="b"), retriever("r", "app", at=(1, 2), found=["cc"])]
+    (turn,) = find_turns([*steps, llm("w", "app", at=(5, 6), shown=["d", "e"], said="f")])
+    (plain,) = find_turns([APP, SEARCH, WRITE])
+    assert (turn.size - plain.size, plain.size) == (len("abccedef"), 4096)
+
+
+def flat(*numbers: int) -> list[Step]:
+    """Build requests below one span that says nothing, such as that of a web server."""
+    root = replace(APP, kind="other", flat=True)
+    pages = {n: f"The page number {n} tells something." for n in numbers}
+    return [
+        root,
+        *(retriever(f"r{n}", "app", at=(n, n), query=f"{n}?", found=[pages[n]]) for n in numbers),
+        *(
+            llm(f"w{n}", "app", at=(n + 50, n + 51), shown=[pages[n], f"{n}?"], said=pages[n] * 2)
+            for n in numbers
+        ),
+    ]
+
+
+def test_turns_below_a_span_that_says_nothing() -> None:
+    """Each has a call of its own for an anchor, but a single one has the span."""
+    title = llm("title", "app", at=(90, 91), shown=["1?"], said="A title for this talk")
+    for numbers, expected in (((1, 2, 3), ["w1", "w2", "w3"]), ((1,), ["app"])):
+        found = find_turns([*flat(*numbers), title], loss="possible")
+        assert [turn.anchor.name for turn in found] == expected
+        assert [names(turn.retrievers) for turn in found] == [f"r{n}" for n in numbers]
+    again = [replace(one, input="1?") for one in flat(1, 2) if one.kind == "retriever"]
+    (turn,) = find_turns([*flat(1, 2), title, *again][::-1], loss="possible")
+    assert turn.doubt == "ambiguous"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -165,7 +262,6 @@ def test_verdicts(text: str, *, expected: bool) -> None:
 
 # --- retrievals that nobody recorded ------------------------------------------------------------
 
-ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
 DOCUMENTS = (Passage(text=PAGE), Passage(text=OTHER))
 
 
