@@ -698,7 +698,7 @@ def test_a_turn_that_two_instrumentations_recorded() -> None:
     told = [
         (one, recorded("x", (0, 10)), False),
         (one, recorded("x", (5, 9)), False),
-        (one, recorded("y", (10, 20)), True),
+        (one, recorded("a", (10, 20)), True),
         (one, recorded("y", (8, 20)), True),
         (one, recorded("y", (9, 20)), False),
         (one, recorded("x", (21, 30)), False),

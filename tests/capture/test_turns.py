@@ -5,7 +5,7 @@ Retrievals may be seen by tools, by messages, by documents handed on, or by a he
 
 from collections import Counter
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -208,6 +208,34 @@ def test_an_output_around_turns_that_no_call_wrote(told: str | None, doubt: str 
     assert [turn.doubt for turn in found] == [doubt, doubt]
 
 
+@pytest.mark.parametrize(
+    ("steps", "doubt"),
+    [
+        ([APP, chain("inner", "gone", at=(20, 30))], "partial"),
+        ([replace(APP, end=None), chain("inner", "gone", at=(200, 300))], "partial"),
+        ([APP, chain("inner", "gone", at=(200, 300))], None),
+        ([replace(APP, parent="gone")], "partial"),
+        ([replace(APP, parent="gone", is_remote=True)], None),
+        ([replace(APP, parent="top"), chain("top", "gone")], "partial"),
+    ],
+)
+def test_a_parent_that_is_missing(steps: list[Step], doubt: str | None) -> None:
+    """Above the turn, or above a step during it, there may be what changes it."""
+    (turn,) = find_turns([*steps, SEARCH, WRITE], loss="possible")
+    assert turn.doubt == doubt
+
+
+def test_a_retrieval_in_a_tool_whose_result_was_redacted() -> None:
+    """What it found is not looked for elsewhere."""
+    inner = retriever("r", "ask", at=(2, 3), query=ASKED, found=None)
+    for hidden in (frozenset[Any](), frozenset[Any]({"output"})):
+        used = replace(tool("ask", "app", at=(1, 4), told=PAGE), hidden=hidden)
+        (turn,) = find_turns([APP, used, inner, WRITE])
+        (found,) = turn.retrievers
+        assert found.hidden == ({"documents"} if hidden else set())
+        assert found.documents == (None if hidden else (Passage(text=PAGE),))
+
+
 def test_the_size_of_a_turn() -> None:
     """All texts count, and what is kept beside them."""
     steps = [chain("app", asked="a", told="b"), retriever("r", "app", at=(1, 2), found=["cc"])]
@@ -237,6 +265,11 @@ def test_turns_below_a_span_that_says_nothing() -> None:
         found = find_turns([*flat(*numbers), title], loss="possible")
         assert [turn.anchor.name for turn in found] == expected
         assert [names(turn.retrievers) for turn in found] == [f"r{n}" for n in numbers]
+    callers = [
+        replace(llm(f"plan{at}", "app", at=(at, at)), calls_tools=True) for at in (0, 52, 99)
+    ]
+    found = find_turns([*flat(1, 2), *callers], loss="possible")
+    assert [names(turn.other_calls) for turn in found] == ["plan0", "plan0"]
     again = [replace(one, input="1?") for one in flat(1, 2) if one.kind == "retriever"]
     (turn,) = find_turns([*flat(1, 2), title, *again][::-1], loss="possible")
     assert turn.doubt == "ambiguous"
