@@ -23,6 +23,7 @@ from rag_eval_otel.capture.conventions import (
 )
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import LogView, Span
+from rag_eval_otel.capture.step import Step
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.types import Passage
@@ -522,6 +523,75 @@ def test_a_response_is_no_structured_answer() -> None:
     """A response whose text is still to come is not an answer of its other members."""
     told = json.dumps({"response_gen": "<generator object>", "source_nodes": []})
     assert read(openinference("RetrieverQueryEngine.query", "CHAIN", told=told)).output is None
+
+
+# --- frameworks of agents -------------------------------------------------------------------------
+
+
+def of_agent(framework: str, kind: str, asked: object, told: object, name: str = "step") -> Step:
+    values = {"input.value": asked, "output.value": told}
+    scope = f"openinference.instrumentation.{framework}"
+    return read(span(values, f"{OI}={kind}", name=name, scope=scope))
+
+
+TASKS = {"raw": TOLD, "tasks_output": [{"description": ASKED}]}
+FIELDS = f"[[ ## reasoning ## ]]\nWell.\n\n[[ ## answer ## ]]\n{TOLD}\n\n[[ ## completed ## ]]\n"
+NEXT = "[[ ## next_tool_name ## ]]\nsearch\n[[ ## completed ## ]]"
+OF_AGENTS: dict[str, tuple[Step, str | None, str | None]] = {
+    "a message to an agent of CrewAI": (
+        of_agent("crewai", "AGENT", {"messages": ASKED}, TASKS),
+        *(ASKED, TOLD),
+    ),
+    "a crew's input": (of_agent("crewai", "CHAIN", {"question": ASKED}, {"raw": 7}), ASKED, None),
+    "the only task of a crew": (of_agent("crewai", "CHAIN", {"agent": "a"}, TASKS), ASKED, TOLD),
+    "several tasks": (
+        of_agent("crewai", "CHAIN", {"agent": "a"}, {**TASKS, "tasks_output": [{}, {}]}),
+        *(None, TOLD),
+    ),
+    "the answer of DSPy": (of_agent("dspy", "LLM", "", FIELDS), None, TOLD),
+    "another field of DSPy": (
+        of_agent("dspy", "LLM", "", FIELDS.replace("answer", "x")),
+        None,
+        TOLD,
+    ),
+    "a tool that DSPy calls": (of_agent("dspy", "LLM", "", NEXT), None, None),
+    "a module of DSPy": (
+        of_agent("dspy", "CHAIN", {"input_args": {"question": ASKED}}, {"answer": TOLD}),
+        *(ASKED, TOLD),
+    ),
+    "the task of smolagents": (of_agent("smolagents", "AGENT", {"task": ASKED}, TOLD), ASKED, TOLD),
+    "no task": (of_agent("smolagents", "AGENT", {"question": ASKED}, TOLD), None, TOLD),
+    "an agent of ADK": (of_agent("google_adk", "AGENT", ASKED, TOLD), ASKED, None),
+    "a tool of ADK": (
+        of_agent("google_adk", "TOOL", {"query": ASKED}, {"response": {"result": PAGE}, "id": "1"}),
+        *(ASKED, PAGE),
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "asked", "told"), OF_AGENTS.values(), ids=OF_AGENTS)
+def test_agents(step: Step, asked: str | None, told: str | None) -> None:
+    """Question and answer are where each framework writes them."""
+    assert (step.input, step.output) == (asked, told)
+    assert step.calls_tools == (step.kind == "llm" and told is None)
+
+
+def test_documents_of_agents() -> None:
+    """A DSPy module is handed them, a tool of smolagents lists them, Strands has blocks of text."""
+    inputs = {"input_args": {"question": ASKED, "context": [PAGE, "b"]}}
+    inner = of_agent("dspy", "CHAIN", inputs, TOLD, name="Predict(Answer).forward")
+    assert (inner.recorded, inner.documents) == (
+        {"documents"},
+        (Passage(text=PAGE), Passage(text="b")),
+    )
+    assert of_agent("dspy", "CHAIN", inputs, TOLD, name="RAG.forward").recorded == set()
+    listed = of_agent("smolagents", "TOOL", ASKED, f"Document 0: {PAGE}\nDocument 1: b")
+    assert listed.documents == inner.documents
+    result = {"gen_ai.tool.call.result": [{"text": PAGE}, {"text": "b"}]}
+    strands = span(result, "gen_ai.operation.name=execute_tool", scope="strands.telemetry.tracer")
+    assert read(strands).output == f"{PAGE}b"
+    late = span({}, f"{OI}=LLM", name="invoke_agent x", scope="gcp.vertex.agent", start=1, end=9)
+    assert (read(late).start, read(replace(late, name="call_llm")).start) == (9, 1)
 
 
 # --- values that nobody expects -------------------------------------------------------------------
