@@ -82,7 +82,6 @@ LANGCHAIN_TESTS = [
     "tests/tools/test_demo*.py",
 ]
 MANY_CASES = [  # or of texts: the same everywhere
-    "tests/capture/test_combinations.py",
     "tests/capture/test_recordings.py",
     "tests/export/test_content.py",
     "tests/test_docs.py",
