@@ -15,9 +15,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import Invariants, Measured, answered, attached
+from live import Invariants, Measured, answered, attached, good_judge
 from openai_server import ScriptedOpenAI
-from pipeline import good_judge
 from processes import environment, ran
 from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.testing import FakeJudge
@@ -196,8 +195,7 @@ def test_fault_46_attributes_of_metrics_have_few_values(
 
 FROZEN = """
 import os, signal, sys, time
-from live import answered, attached
-from pipeline import good_answers
+from live import answered, attached, good_answers
 from rag_eval_otel.testing import FakeJudge
 import asyncio
 

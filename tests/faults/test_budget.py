@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from live import App, attached
+from live import App, OnesEmbedder, attached
 from openai_server import ScriptedOpenAI
-from pipeline import OnesEmbedder
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import HashingEmbedder

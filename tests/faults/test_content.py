@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from hostile import naive
-from live import App, Invariants, Measured, attached
+from live import App, Invariants, Measured, attached, good_answers
 from openai_server import HttpReply, ScriptedOpenAI
-from otlp_receiver import OtlpReceiver
-from pipeline import good_answers, running
 from rag_eval_otel import aevaluate, record_answer, record_question
 from rag_eval_otel.drift.monitor import monitored_values
 from rag_eval_otel.judge.openai import OpenAIJudge
@@ -139,13 +137,13 @@ def test_fault_35_a_server_quotes_key_and_text(
 def test_fault_36_content_is_off(measured: Measured) -> None:
     """With the default options, spans that this library writes have no text of the turn."""
     marker = "Zaphod-4711"
-    with OtlpReceiver() as receiver, running(receiver=receiver) as app:
-        with app.tracer.start_as_current_span("ask"):
+    with attached() as app:
+        with app.within():
             record_question(f"Who is {marker}?")
             record_retrieval("q", [f"It is {marker}."])
             record_answer(f"{marker} is {marker}.")
-        app.stop()
-        exported = str([receiver.spans(), receiver.logs()])
+        assert app.handle.flush()
+        exported = app.exported_texts()
     assert "rag.evaluation.status" in exported
     assert marker not in exported
     measured("texts found in the export", exported.count(marker))

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from live import App, Invariants, Measured, attached, said
-from pipeline import GatedJudge, OnesEmbedder, good_answers, good_judge
+from live import (
+    GatedJudge,
+    Invariants,
+    Measured,
+    OnesEmbedder,
+    attached,
+    good_answers,
+    good_judge,
+)
 from rag_eval_otel import Evaluation, Sample, Score
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
@@ -25,15 +32,6 @@ def wait_until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
     while not is_so():
         assert time.monotonic() < give_up
         threading.Event().wait(0.005)
-
-
-def recorded(app: App, number: int) -> None:
-    attributes = {
-        "rag.question": f"Who founded company number {number}?",
-        "rag.contexts": [said(number)],
-        "rag.answer": said(number),
-    }
-    app.provider.get_tracer("app").start_span("turn", attributes=attributes).end()
 
 
 class SteppingJudge:
@@ -84,7 +82,7 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
         app.store._now = clock  # type: ignore[method-assign]  # noqa: SLF001
         for made in range(rounds):
             for number in range(overload):
-                recorded(app, overload * made + number)
+                app.record(overload * made + number)
             wait_until(lambda: not app.store.traces)
             wait_until(lambda made=made: len(judge.asked) > made)  # type: ignore[misc]
             clock.advance(1.0)
@@ -113,7 +111,7 @@ def test_fault_14_a_burst_that_is_no_overload(
     ) as app:
         app.store._now = clock  # type: ignore[method-assign]  # noqa: SLF001
         for number in range(64):
-            recorded(app, number)
+            app.record(number)
         wait_until(lambda: not app.store.traces and app.handle.stats.captured == 64)
         judge.asked.result(PATIENCE)
         clock.advance(100.0)
@@ -135,7 +133,7 @@ def test_fault_13_a_judge_that_is_much_too_slow(
     judge, most = GatedJudge(), 0
     with attached(judge=judge, embedder=OnesEmbedder(), max_held=100, hold_seconds=0.5) as app:
         for number in range(3000):
-            recorded(app, number)
+            app.record(number)
             most = max(most, app.handle.stats.held)
         wait_until(lambda: app.handle.stats.held == 0)
         judge.open()
@@ -193,7 +191,7 @@ def test_fault_17_identical_turns_share_one_evaluation(
         judge, embedder = FakeJudge(good_answers), CountingEmbedder()
         with attached(judge=judge, embedder=embedder, max_held=20_000, hold_seconds=600) as app:
             for made in range(1, number + 1):
-                recorded(app, 1)
+                app.record(1)
                 if made % 500 == 0 or made == number:  # fewer than the traces that are kept
                     wait_until(lambda app=app: app.handle.stats.held == 0, seconds=600)  # type: ignore[misc]
             assert app.handle.flush(PATIENCE)
@@ -250,7 +248,7 @@ def test_fault_26_a_part_that_blocks_the_event_loop(
     options |= {"embedder": OnesEmbedder(), "concurrency": 4, "hold_seconds": 2}
     with attached(**options) as app:
         for number in range(40):
-            recorded(app, number)
+            app.record(number)
         wait_until(lambda: len(app.exported()) == 40)
         assert blocking.entered == 1
         blocking.go_on.set()

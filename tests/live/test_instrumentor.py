@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from apps import APPS
 from apps.parts import rag
-from pipeline import usual_options
+from live import usual_options
 from rag_eval_otel import instrument as attach
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live import instrumentor as live_instrumentor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,16 +10,14 @@ from typing import Any
 import pytest
 from opentelemetry.trace import Span, use_span
 
-from live import App, GatedExporter, attached
+from live import SCORED, App, GatedExporter, GatedJudge, attached, good_judge
 from parallel import forking, in_child
-from pipeline import GatedJudge, good_judge
 from rag_eval_otel import record_feedback
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.types import Ending, Evaluation
 from runs import run_chain
 
 PATIENCE = 60
-SCORED = ("scored", None)
 
 
 @contextmanager
@@ -41,11 +38,6 @@ def on_thread(call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def each_left_once(app: App) -> bool:
-    spans = Counter(span.context.span_id for span in app.exported())
-    return set(spans.values()) <= {1}
-
-
 def test_1_a_late_retriever_span() -> None:
     """An open retrieval below holds the root; one after the end starts a trace without a turn."""
     with attached() as app:
@@ -62,7 +54,7 @@ def test_1_a_late_retriever_span() -> None:
         app.retrieve(2, chain)
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 1, ("skipped", "no_answer"): 1}
-        assert each_left_once(app)
+        assert app.each_left_once()
 
 
 def test_2_an_open_span_of_ours_does_not_delay_the_trace_around_it() -> None:
@@ -168,7 +160,7 @@ def test_6_a_slow_exporter() -> None:
         assert app.handle.flush(PATIENCE)
         assert [app.status_of(chain) for chain in chains] == ["scored"] * 3
         assert app.counted()[SCORED] == 3
-        assert each_left_once(app)
+        assert app.each_left_once()
 
 
 class Blocking:
@@ -244,4 +236,4 @@ def test_12_deadline_and_scores_at_once() -> None:
             assert app.handle.flush(PATIENCE)
             assert app.status_of(chain) in {"scored", "timeout"}
             assert app.counted() == {SCORED: 1}
-            assert each_left_once(app)
+            assert app.each_left_once()
