@@ -3,11 +3,13 @@
 import signal
 import sys
 import threading
+from collections import Counter
 
 import pytest
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from e2e.recorded import KEY, PROJECT, LangSmith, serving
 from live import GatedExporter, Invariants, Measured, attached
 from processes import PATIENCE, stage
 
@@ -85,26 +87,6 @@ def test_fault_20_a_program_ends(name: str, measured: Measured) -> None:
     """Turns that have just ended are scored before the process is gone."""
     script, status = ENDINGS[name]
     assert measure(measured, name, script, turns=20) == status
-
-
-CHILDREN = """
-def main(method):
-    context = multiprocessing.get_context(method)
-    children = [context.Process(target=made, args=(5,)) for _ in range(2)]
-    for child in children: child.start()
-    for child in children: child.join()
-    assert [child.exitcode for child in children] == [0, 0]
-main(METHOD)
-"""
-
-
-@pytest.mark.slow
-@posix
-@pytest.mark.fault(21, expected="what has ended is scored and exported")
-def test_fault_21_a_forked_child_of_multiprocessing_ends(measured: Measured) -> None:
-    """Such a child ends by os._exit, without exit handlers of Python."""
-    script = CHILDREN.replace("METHOD", "'fork'")
-    assert measure(measured, "forked children", script, turns=10) == 0
 
 
 @pytest.mark.slow
@@ -272,3 +254,42 @@ trace.set_tracer_provider(TracerProvider())
     refusal = "Overriding of current TracerProvider is not allowed"
     measured("warnings", errors.count(refusal))
     assert refusal in errors
+
+
+FORKED = """
+child = multiprocessing.get_context("fork").Process(target=made, args=(3,))
+child.start(); child.join()
+"""
+BACKEND_ENDINGS = {
+    "falls off the end": ("made(3)", 0),
+    "SIGTERM": ("made(3)\n" + KILLED, -signal.SIGTERM),
+    "a child of multiprocessing": (FORKED, 0),
+}
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.parametrize("end", BACKEND_ENDINGS)
+def test_scores_reach_a_backend_though_the_process_ends(end: str) -> None:
+    """Each once, and on the spans that were exported."""
+    script, status = BACKEND_ENDINGS[end]
+    with stage() as run, serving(LangSmith()) as service:
+        options = {"ENDPOINT": service.url, "API_KEY": KEY, "PROJECT": PROJECT}
+        variables = {f"LANGSMITH_{name}": value for name, value in options.items()}
+        direct = {"RAG_EVAL_BACKENDS": "langsmith", "NO_PROXY": "127.0.0.1,localhost"}
+        ended, _, errors = run.run(TURNS + script, **variables, **direct)
+        spans = {span.span_id: span.attributes for span in run.spans()}
+    assert ended == status, errors
+    assert len(spans) == 3
+    found = Counter(
+        (int(one["run_id"][-17:].replace("-", ""), 16), one["key"], one["score"])
+        for one in service.stored.values()
+        if "score" in one
+    )
+    assert len(found) >= len(spans)
+    assert found == Counter(
+        (span, name.split(".")[2], value)
+        for span, attributes in spans.items()
+        for name, value in attributes.items()
+        if name.endswith(".score")
+    )

@@ -147,25 +147,6 @@ def test_fault_13_a_judge_that_is_much_too_slow(
     assert counted["dropped", "overload"] >= 2500
 
 
-@pytest.mark.slow
-@pytest.mark.fault(16, expected="bounded memory, counted")
-def test_fault_16_roots_that_never_end(measured: Measured) -> None:
-    """The traces whose root never ends are bounded in number, and evicted turns are counted."""
-    with attached(judge=good_judge(), embedder=OnesEmbedder()) as app:
-        roots = []
-        for number in range(3000):
-            root = app.plain("root")
-            roots.append(root)
-            app.retrieve(number, root)
-            assert len(app.store.traces) <= 1024
-        most = len(app.store.traces)
-        app.handle.shutdown(PATIENCE)
-        counted = app.counted()
-    measured("traces kept of 3,000", most)
-    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
-    assert counted["skipped", "evicted"] >= 3000 - 1024
-
-
 class CountingEmbedder(OnesEmbedder):
     """Counts its requests."""
 
