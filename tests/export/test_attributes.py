@@ -386,13 +386,9 @@ def span(
             scope=scope,
             trace_id=1,
             span_id=2,
-            parent_id=None,
-            parent_is_remote=False,
             start=1,
             end=2,
-            error=None,
             dropped=3,
-            value_limit=None,
             attributes=attributes,
             events=events,
         )

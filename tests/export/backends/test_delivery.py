@@ -213,14 +213,17 @@ def test_a_flush_sends_at_once() -> None:
 
 def test_a_close_counts_what_is_left() -> None:
     """Nothing is sent after it, and later annotations are dropped."""
-    backend = Backend()
+    backend = Backend(missing={1})
     delivery = Unthreaded(lambda: backend)
-    delivery.put([annotation(1), annotation(2)])
+    delivery.put([annotation(1)])
+    delivery.run(2.0)
+    delivery.put(annotation(number) for number in (2, 3, 4))
+    assert delivery.size == 4 * annotation().size
     delivery.close()
-    delivery.put([annotation(3)])
+    delivery.put([annotation(5)])
     assert delivery.send_due() is None
-    assert delivery.ended == {"shutdown": 3}
-    assert backend.requests == []
+    assert delivery.ended == {"not_found": 1, "shutdown": 4}
+    assert (delivery.size, backend.requests) == (0, [1, 1])
 
 
 def test_a_request_under_way_is_counted_once_at_a_close() -> None:
