@@ -5,6 +5,9 @@ them. `App.turn` writes a turn as OpenInference does, `App.record` as an applica
 """
 
 import asyncio
+import json
+import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,10 +70,6 @@ RECORDED: Mapping[str, Any] = {
 Source: TypeAlias = Literal["spans", "runs"]
 SOURCES = pytest.mark.parametrize("source", get_args(Source))
 """The source of a turn: an ended span of the application, or LangChain runs."""
-
-Measured: TypeAlias = Callable[[str, object], None]
-Invariants: TypeAlias = Callable[..., None]
-"""What the fixtures of the faults return."""
 
 
 def good_answers(task: Task[Any]) -> object:
@@ -391,3 +390,36 @@ def attached(
 def _key(attributes: Mapping[str, Any] | None) -> tuple[Any, Any]:
     found = attributes or {}
     return found["status"], found.get("reason")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A test of the fault matrix: it records figures and asserts the invariants of all faults."""
+
+    properties: list[tuple[str, object]]
+    output: Callable[[], str]
+
+    def measured(self, name: str, value: object) -> None:
+        self.properties.append(("measured", json.dumps([name, str(value)])))
+
+    def check(
+        self, app: App, *, turns: int, spans: int | None = None, secrets: Sequence[str] = ()
+    ) -> None:
+        """Assert the invariants after ``app`` has drained.
+
+        - ``turns``: the number of turns that it has made (I2, the conservation law).
+        - ``spans``: the number of spans that it has ended, each of which leaves exactly once.
+        - ``secrets``: texts that no log line and no output may contain (I4).
+        """
+        assert sum(app.counted().values()) == turns, app.counted()
+        stats = app.handle.stats
+        assert (stats.captured, stats.pending, stats.held) == (turns, 0, 0)
+        exported = app.exported()
+        assert app.each_left_once(), "a span was exported twice"
+        assert spans in {None, len(exported)}
+        for found in (span.attributes or {} for span in exported):
+            scores = [v for k, v in found.items() if re.match(r"rag\.evaluation\..*\.score$", k)]
+            assert all(isinstance(one, float) and math.isfinite(one) for one in scores)
+            assert not scores or found[STATUS] in {"scored", "partial"}  # I7
+        output = self.output()
+        assert not [secret for secret in secrets if secret in output]

@@ -11,9 +11,8 @@ import pytest
 
 from live import (
     GatedJudge,
-    Invariants,
-    Measured,
     OnesEmbedder,
+    Row,
     attached,
     good_answers,
     good_judge,
@@ -67,9 +66,7 @@ class SteppingJudge:
 @pytest.mark.slow
 @pytest.mark.fault(14, expected="at least 95 % of the paid evaluations are on a span")
 @pytest.mark.parametrize("overload", [2, 10])
-def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
-    overload: int, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_14_under_overload_paid_evaluations_are_on_a_span(overload: int, row: Row) -> None:
     """Turns come faster than the judge answers; the time is the test's, one second a round."""
     judge, clock, rounds = SteppingJudge(), ManualClock(), 30
     with attached(
@@ -90,10 +87,10 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
         judge.open()
         assert app.handle.flush(PATIENCE)
         turns = rounds * overload
-        check_invariants(app, turns=turns, spans=turns)
+        row.check(app, turns=turns, spans=turns)
         counted, statuses = app.counted(), app.statuses()
     paid, on_span = len(judge.asked), statuses["scored"]
-    measured("turns, evaluations paid for, spans with scores", (turns, paid, on_span))
+    row.measured("turns, evaluations paid for, spans with scores", (turns, paid, on_span))
     assert paid >= rounds
     assert on_span >= 0.95 * paid
     assert counted["dropped", "overload"] == turns - paid
@@ -101,9 +98,7 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
 
 @pytest.mark.slow
 @pytest.mark.fault(14, expected="a burst of 64 turns loses none with concurrency 16")
-def test_fault_14_a_burst_that_is_no_overload(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_14_a_burst_that_is_no_overload(row: Row) -> None:
     """All spans leave before the judge answers, and all turns are scored for events and metrics."""
     judge, clock = GatedJudge(), ManualClock()
     with attached(
@@ -118,17 +113,15 @@ def test_fault_14_a_burst_that_is_no_overload(
         wait_until(lambda: app.handle.stats.held == 0)
         judge.open()
         assert app.handle.flush(PATIENCE)
-        check_invariants(app, turns=64, spans=64)
+        row.check(app, turns=64, spans=64)
         counted = app.counted()
-    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    row.measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
     assert counted == {("scored", None): 64}
 
 
 @pytest.mark.slow
 @pytest.mark.fault(13, expected="turns conserved, memory bounded, drops counted")
-def test_fault_13_a_judge_that_is_much_too_slow(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_13_a_judge_that_is_much_too_slow(row: Row) -> None:
     """The judge answers none of 3,000 turns; at most ``max_held`` spans wait at any time."""
     judge, most = GatedJudge(), 0
     with attached(judge=judge, embedder=OnesEmbedder(), max_held=100, hold_seconds=0.5) as app:
@@ -139,10 +132,10 @@ def test_fault_13_a_judge_that_is_much_too_slow(
         judge.open()
         assert app.handle.flush(PATIENCE)
         app.handle.shutdown(PATIENCE)
-        check_invariants(app, turns=3000, spans=3000)
+        row.check(app, turns=3000, spans=3000)
         counted = app.counted()
-    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
-    measured("most spans held", most)
+    row.measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    row.measured("most spans held", most)
     assert most <= 100
     assert counted["dropped", "overload"] >= 2500
 
@@ -163,9 +156,7 @@ class CountingEmbedder(OnesEmbedder):
 @pytest.mark.parametrize(
     "turns", [16, *(pytest.param(n, marks=pytest.mark.slow) for n in (2_000, 10_000))]
 )
-def test_fault_17_identical_turns_share_one_evaluation(
-    turns: int, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_17_identical_turns_share_one_evaluation(turns: int, row: Row) -> None:
     """Turns under way share an evaluation, later ones find replies and vectors in the cache."""
     requests = []
     for number in (1, turns):
@@ -177,10 +168,10 @@ def test_fault_17_identical_turns_share_one_evaluation(
                     wait_until(lambda app=app: app.handle.stats.held == 0, seconds=600)  # type: ignore[misc]
             assert app.handle.flush(PATIENCE)
             app.handle.shutdown(PATIENCE)
-            check_invariants(app, turns=number, spans=number)
+            row.check(app, turns=number, spans=number)
             assert app.counted() == {("scored", None): number}
         requests.append((len(judge.requests), embedder.requests))
-    measured(f"requests to judge and embedder for {turns} turns", requests[1])
+    row.measured(f"requests to judge and embedder for {turns} turns", requests[1])
     assert requests[1] == requests[0]
 
 
@@ -214,9 +205,7 @@ class Blocking:
 @pytest.mark.slow
 @pytest.mark.fault(26, expected="scores are late; every span leaves at its deadline")
 @pytest.mark.parametrize("part", ["metric", "sink", "judge"])
-def test_fault_26_a_part_that_blocks_the_event_loop(
-    part: str, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_26_a_part_that_blocks_the_event_loop(part: str, row: Row) -> None:
     """While it blocks, all 40 spans are exported; then the turns are scored, each counted once."""
     blocking = Blocking()
     options: dict[str, Any] = {"judge": good_judge(), "metrics": ["context_relevance"]}
@@ -235,9 +224,9 @@ def test_fault_26_a_part_that_blocks_the_event_loop(
         blocking.go_on.set()
         assert app.handle.flush(PATIENCE)
         app.handle.shutdown(PATIENCE)
-        check_invariants(app, turns=40, spans=40)
+        row.check(app, turns=40, spans=40)
         counted = app.counted()
-    measured(
+    row.measured(
         f"turns with a blocking {part}", {" ".join(map(str, k)): n for k, n in counted.items()}
     )
     assert sum(counted.values()) == 40
