@@ -65,8 +65,10 @@ def ticking(kept: Store, exits: Exits) -> Iterator[Clock]:
 def test_the_first_decision_counts() -> None:
     """A second decision changes nothing and says so."""
     kept, span, exits = store(), held(), Exits()
+    assert kept.is_empty
     assert kept.hold(span)
     assert kept.decide(span, SCORED)
+    assert not kept.is_empty
     assert not kept.decide(span, TIMEOUT)
     with ticking(kept, exits) as clock:
         clock.export()
@@ -261,6 +263,7 @@ def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
     assert swept.wait(PATIENCE)
     thread = clock._thread  # noqa: SLF001
     assert thread is not None
+    assert clock.start()
     clock.reset()
     assert not clock.is_awake
     clock.wake()
@@ -478,6 +481,33 @@ def test_what_comes_of_an_evicted_trace_is_passed_over() -> None:
     seen.after(5.0)  # nothing of it has been open for long: what comes now begins anew
     seen.step("CHAIN", first).end()
     assert seen.after(6.0) == 2
+
+
+@pytest.mark.parametrize(("number", "evicted"), [(3, 0), (4, 1)])
+def test_a_trace_of_too_many_spans_is_evicted(number: int, evicted: int) -> None:
+    """It makes no other trace go."""
+    seen = Watched(max_spans=3)
+    seen.step("CHAIN").end()
+    root = seen.step("CHAIN")
+    for _ in range(number):
+        seen.step("LLM", root).end()
+    assert [each.trace_id for each in seen.evicted] == [root.get_span_context().trace_id] * evicted
+    assert len(seen.store.traces) == 2 - evicted
+
+
+def test_spans_that_ended_before_the_first_of_a_turn_are_parts_of_its_trace() -> None:
+    """Nothing said then that the trace has RAG in it; other traces have none of them."""
+    seen = Watched()
+    request, other = seen.plain.start_span("request"), seen.plain.start_span("other")
+    context = App.below(request)
+    for parent in (context, App.below(other)):
+        seen.plain.start_span("query", context=parent).end()
+    seen.turn(1, request).end()
+    assert not seen.store.is_empty
+    request.end()
+    assert seen.after(1.0) == 1
+    names = sorted(view.name for view in seen.ready[0].spans.values())
+    assert names == ["chain", "llm", "query", "request", "retriever"]
 
 
 def test_bytes_are_bounded_too() -> None:
