@@ -33,6 +33,7 @@ from rag_eval_otel.judge.tasks import (
 from rag_eval_otel.judge.wire import compose, prompt_text, reply_schema
 from rag_eval_otel.metrics import METRICS
 from scoring import GOOD, spoilt
+from scoring import task_of as task
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 
@@ -53,28 +54,7 @@ ALL: dict[str, Kind[Any]] = {
     for kind in (one if isinstance(one, tuple) else (one,))
     if isinstance(kind, Kind)
 }
-LISTS = {
-    "contexts": ["C1.", "C2."],
-    "statements": ["S1."],
-    "sentences": ["S1."],
-    "questions": ["Q1?"],
-}
-TEXTS: dict[str, Any] = {
-    **LISTS,
-    "question": "Q?",
-    "answer": "A.",
-    "reference": "R.",
-    "context": "C1.",
-    "sub_questions": ["Q1?"],
-    "intent": "I.",
-    "guidelines": "G.",
-    "rubric": "0: No.\n1: Yes.",
-}
 every = pytest.mark.parametrize("kind", ALL.values(), ids=lambda kind: kind.prompt)
-
-
-def task(kind: Kind[Any]) -> Task[Any]:
-    return kind.task(TEXTS)
 
 
 def own(name: str, *inputs: str) -> Task[Any]:
