@@ -100,3 +100,13 @@ def hide(*patterns: str) -> Callable[[str], str]:
         return text
 
     return hidden
+
+
+def install(patch: pytest.MonkeyPatch, folder: Path, name: str, module: str, entries: str) -> None:
+    """Install a package ``name`` in ``folder``: its module, and its entry points."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entries)
+    (folder / f"{name}.py").write_text(module)
+    patch.syspath_prepend(str(folder))

@@ -69,45 +69,9 @@ def _only(outcome: Outcome) -> Score:
     return outcome.scores[0]
 
 
-def _label(stated: bool, outcome: Outcome, case: Case) -> bool:  # noqa: FBT001  # of a case
-    return _only(outcome).label == ("pass" if stated else "fail")
-
-
-def _each(stated: list[float | None], outcome: Outcome, case: Case) -> bool:
-    return close(stated, [score.value for score in outcome.scores])
-
-
-def _statuses(stated: list[str], outcome: Outcome, case: Case) -> bool:
-    return [status == "evaluated" for status in stated] == [
-        s.status == "ok" for s in outcome.scores
-    ]
-
-
-def _components(stated: Mapping[str, float], outcome: Outcome, case: Case) -> bool:
-    return close({_PARTS[name]: v for name, v in stated.items()}, _only(outcome).detail["parts"])
-
-
-def _detail(name: str) -> Check:
-    def check(stated: object, outcome: Outcome, case: Case) -> bool:
-        return close(stated, _only(outcome).detail.get(name))
-
-    return check
-
-
-def _counted(read: Callable[[list[int]], int]) -> Check:
-    def check(stated: int, outcome: Outcome, case: Case) -> bool:
-        return stated == read(_only(outcome).detail["addressed"])
-
-    return check
-
-
-def _band(stated: str, outcome: Outcome, case: Case) -> bool:
+def _band(stated: str) -> str:
     low = re.search(r">=\s*([.\d]+)", stated)
-    return _only(outcome).explanation == band(float(low[1]) if low else 0.0)
-
-
-def _ratings(stated: list[float | None], outcome: Outcome, case: Case) -> bool:
-    return close([r for r in stated if r is not None], _only(outcome).detail.get("ratings", []))
+    return band(float(low[1]) if low else 0.0)
 
 
 def _results(stated: list[Mapping[str, Any] | None], outcome: Outcome, case: Case) -> bool:
@@ -117,21 +81,31 @@ def _results(stated: list[Mapping[str, Any] | None], outcome: Outcome, case: Cas
     return close(wanted, found)
 
 
+def _detail(name: str, read: Callable[[Any], object] = lambda found: found) -> Check:
+    return lambda stated, outcome, _: close(stated, read(_only(outcome).detail.get(name)))
+
+
 CHECKS: Mapping[str, Check] = {
-    "passing": _label,
-    "invalid_result": lambda stated, outcome, _: stated == (_only(outcome).status != "ok"),
-    "individual_scores": _each,
-    "statuses": _statuses,
+    "passing": lambda stated, out, _: _only(out).label == ("pass" if stated else "fail"),
+    "invalid_result": lambda stated, out, _: stated == (_only(out).status != "ok"),
+    "individual_scores": lambda stated, out, _: close(stated, [one.value for one in out.scores]),
+    "statuses": lambda stated, out, _: (
+        [status == "evaluated" for status in stated] == [one.status == "ok" for one in out.scores]
+    ),
     "expected_results": _results,
-    "final_ratings": _ratings,
-    "components": _components,
+    "final_ratings": lambda stated, out, _: close(
+        [r for r in stated if r is not None], _only(out).detail.get("ratings", [])
+    ),
+    "components": lambda stated, out, _: close(
+        {_PARTS[name]: value for name, value in stated.items()}, _only(out).detail["parts"]
+    ),
     "coverage": _detail("coverage"),
     "sub_questions": _detail("sub_questions"),
-    "addressed": _counted(sum),
-    "total_sub_questions": _counted(len),
+    "addressed": _detail("addressed", sum),
+    "total_sub_questions": _detail("addressed", len),
     "generated_questions": _detail("questions"),
     "similarity_scores": _detail("similarities"),
-    "explanation_band": _band,
+    "explanation_band": lambda stated, out, _: _only(out).explanation == _band(stated),
 }
 
 

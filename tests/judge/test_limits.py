@@ -376,6 +376,21 @@ def test_requests_that_run_out_of_time_open_the_breaker(seconds: float) -> None:
     assert (state.breaker, set(state.attempts)) == ("open", {"timeout"})
 
 
+def test_requests_that_a_caller_cancels_are_not_failures() -> None:
+    """An evaluation that nobody waits for any more says nothing about the server."""
+
+    async def use(server: Server) -> None:
+        for _ in range(10):
+            call = asyncio.ensure_future(server.ask())
+            await asyncio.sleep(0.05)
+            call.cancel()
+            await asyncio.wait([call])
+
+    _, server = run(use)
+    state = server.endpoint.state
+    assert (state.breaker, dict(state.attempts)) == ("closed", {"cancelled": 10})
+
+
 def test_a_slow_server_whose_turns_run_out_of_time_is_not_taken_for_a_broken_one() -> None:
     """Sixteen turns at once send requests until their deadline, which cuts off all last ones."""
 

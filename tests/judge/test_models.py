@@ -1,7 +1,6 @@
 """Judges and embedders by name: address, authentication and reply, by the real client library."""
 
 import asyncio
-import importlib
 import logging
 import math
 import re
@@ -42,7 +41,7 @@ from rag_eval_otel.judge.tasks import Rating, Task
 from rag_eval_otel.judge.usage import deadline_after, scope
 from rag_eval_otel.providers import PROVIDERS, Provider
 from rag_eval_otel.types import Replies
-from support import SAMPLE
+from support import SAMPLE, install
 
 CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
 
@@ -294,15 +293,9 @@ acme = acme_models:embedder
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    info = tmp_path / "acme_models-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-models\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRIES)
-    (tmp_path / "acme_models.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    yield tmp_path
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    install(monkeypatch, tmp_path, "acme_models", MODULE, ENTRIES)
+    yield
     sys.modules.pop("acme_models", None)
 
 

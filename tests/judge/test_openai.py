@@ -74,7 +74,8 @@ def refused(message: object, status: int = 400) -> HttpReply:
 
 
 def completion(message: object, **more: object) -> HttpReply:
-    return HttpReply(body={"choices": [{"index": 0, "message": message, **more}]})
+    other = {"index": 1, "message": {"content": "{}"}}
+    return HttpReply(body={"choices": [{"index": 0, "message": message, **more}, other]})
 
 
 def failing(reply: object, kind: type[JudgeError], **options: Any) -> tuple[JudgeError, int]:
