@@ -196,11 +196,6 @@ def test_openai_rows_that_are_none(body: Any) -> None:
         embedded(lambda _: HttpReply(body=body), "a", "b")
 
 
-def test_openai_embedder_does_not_show_its_key() -> None:
-    """Printing the embedder names the model only."""
-    assert repr(OpenAIEmbedder("small", api_key="sk-secret")) == "OpenAIEmbedder('small')"
-
-
 def test_texts_that_wait_at_once_share_a_request() -> None:
     """Two metrics that embed at the same moment cost one request, and no text is sent twice."""
     embedder = FakeEmbedder(VECTORS)

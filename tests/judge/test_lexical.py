@@ -404,15 +404,6 @@ def test_reading_stops_at_the_limit() -> None:
     assert len(terms("\ufdfa" * MAX_CHARACTERS)) < MAX_CHARACTERS
 
 
-@given(ODD | PROSE)
-def test_any_text_can_be_read(text: str) -> None:
-    """No text makes the tools raise, and every sentence, term and claim has something in it."""
-    assert all(map(str.strip, sentences(text)))
-    assert all(term.key for term in terms(text))
-    assert all(map(str.strip, claims_of(text, question=text)))
-    assert not evades(text) or len(claims_of(text)) <= 1  # a mere question back
-
-
 @pytest.mark.parametrize(
     ("answer", "claims"),
     [
@@ -500,9 +491,13 @@ def test_a_context_is_rated_by_the_words_of_the_question() -> None:
     assert coverage("Is it so?", "It is so.") > 0.5
 
 
-@given(ODD, ODD)
-def test_any_text_can_be_rated(question: str, answer: str) -> None:
-    """No text makes them raise; shares stay shares, and features have a length of 1."""
+@given(ODD | PROSE, ODD)
+def test_any_text_can_be_read_and_rated(question: str, answer: str) -> None:
+    """No text makes them raise, nothing is empty, shares are shares, features have length 1."""
+    assert all(map(str.strip, sentences(question)))
+    assert all(term.key for term in terms(question))
+    assert all(map(str.strip, claims_of(question, question=question)))
+    assert not evades(question) or len(claims_of(question)) <= 1  # a mere question back
     assert len(reverse_questions(answer)) in {0, 3}
     for one in (similarity, relevancy, coverage):
         assert 0 <= one(question, answer) <= 1

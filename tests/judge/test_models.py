@@ -423,6 +423,8 @@ def test_live_scoring_has_a_breaker_and_allows_the_requests_of_all_its_turns() -
     limits = live.endpoint.limits
     assert (limits.concurrency, limits.failures) == (64, 5)
     assert live.endpoint.state.limit == 64
-    assert 10 < limits.patience <= config.evaluation_timeout
+    assert limits.patience == 15
+    unheld: Any = build_judge(Config(judge="openai/m", hold_seconds=0))
+    assert unheld.endpoint.limits.patience == config.evaluation_timeout
     plain: Any = build_plain_judge(config)
     assert math.isinf(plain.endpoint.limits.failures)

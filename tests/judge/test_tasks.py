@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import questions
+from properties import json_values
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import (
@@ -121,17 +122,7 @@ def test_an_example_that_fits_nothing_is_refused_with_the_forms() -> None:
     )
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["inputs", "outputs", "question", "answer", "statements"]),
-            inner,
-            max_size=3,
-        )
-    ),
-)
+JSON = json_values("inputs", "outputs", "question", "answer", "statements")
 
 
 @given(JSON | st.fixed_dictionaries({"inputs": JSON, "outputs": JSON}))

@@ -149,18 +149,16 @@ def scored(metrics: Sequence[str], *, explanations: bool = False) -> Evaluation:
         return asyncio.run(aevaluate(SAMPLE, metrics, judge=judge, **options))
 
 
-@pytest.mark.parametrize(("metrics", "most"), [(TRIAD, 95), (("default",), 150)])
-def test_a_turn_takes_few_reply_tokens(metrics: Sequence[str], most: int) -> None:
-    """Two requests: one for three questions, one for digits."""
+@pytest.mark.parametrize(
+    ("metrics", "shown", "most"), [(TRIAD, 1690, 95), (("default",), 1875, 150)]
+)
+def test_a_turn_takes_few_tokens(metrics: Sequence[str], shown: int, most: int) -> None:
+    """Two requests: one for three questions, one for digits; texts are shown once."""
     evaluation = scored(metrics)
     assert [score.status for score in evaluation.scores] == ["ok"] * len(evaluation.scores)
     assert evaluation.usage.judge_requests == 2
     assert evaluation.usage.completion_tokens <= most
-
-
-def test_the_triad_takes_few_prompt_tokens() -> None:
-    """All texts are shown once, but for the answer, and the instructions are short."""
-    assert scored(TRIAD).usage.prompt_tokens <= 1690
+    assert evaluation.usage.prompt_tokens <= shown
 
 
 def test_reasons_are_what_costs() -> None:
@@ -209,17 +207,24 @@ def test_each_attempt_counts() -> None:
 
 def test_a_judge_that_counts_no_attempts_is_believed() -> None:
     """The usage in its replies counts; a request that it does not send costs nothing."""
-    one = budget("10 requests/minute")
+    one = budget("10 requests/minute, 10k tokens/minute")
+    unsent = JudgeTimeoutError("no place in time")
+    unsent.requests = 0
 
-    async def asked(usage: Usage | None) -> Usage:
-        async with meter_of(one) as meter:
-            if usage is not None:
-                meter.tell(usage)
+    async def asked(usage: Usage | None, error: Exception | None = None) -> Usage:
+        with suppress(JudgeTimeoutError):
+            async with meter_of(one) as meter:
+                if usage is not None:
+                    meter.tell(usage)
+                if error is not None:
+                    raise error
         return meter.usage
 
-    assert asyncio.run(asked(Usage(judge_requests=2))) == Usage(judge_requests=2)
-    assert asyncio.run(asked(None)) == Usage()
-    assert dict(one.left()) == {one.limits[0]: 8}
+    told = Usage(judge_requests=2, prompt_tokens=50)
+    assert asyncio.run(asked(told)) == told
+    assert [left for _, left in one.left()] == [8, 9_950]
+    assert asyncio.run(asked(None)) == asyncio.run(asked(None, unsent)) == Usage()
+    assert [left for _, left in one.left()] == [8, 9_950]
 
 
 @pytest.mark.parametrize("named", [Usage(), Usage(judge_requests=1)])

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 import questions
 import rag_eval_otel
 from openai_server import ScriptedOpenAI
+from properties import json_values
 from rag_eval_otel import Sample, aevaluate, instrument
 from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
@@ -385,15 +386,7 @@ FRAGMENTS = st.sampled_from(
         "1e999",
     ]
 )
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["rating", "statements", "groundedness_1", "x"]), inner, max_size=3
-        )
-    ),
-)
+JSON = json_values("rating", "statements", "groundedness_1", "x")
 
 
 @given(
