@@ -127,7 +127,7 @@ def test_a_score_is_found_by_name() -> None:
 def test_tokens_are_those_of_requests_and_replies() -> None:
     """Cached tokens are among those of the prompt."""
     usage = Usage(prompt_tokens=10, cached_tokens=9, completion_tokens=5, embedding_tokens=2)
-    assert usage.tokens == 17
+    assert (usage.tokens, (usage + usage).tokens) == (17, 34)
 
 
 @pytest.mark.parametrize(

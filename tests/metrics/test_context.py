@@ -89,7 +89,7 @@ CASES = [
             ([2], 1, {"relevant_contexts": [2]}),
             ([3, 1, 3], 1, {"relevant_contexts": [1, 3], "explanation": "Needed, by rank: 1, 3."}),
             ([], 0, {"relevant_contexts": []}),
-            *((numbers, None, {"reason": "judge_incomplete"}) for numbers in ([0], [4], [1, -1])),
+            *((numbers, None, {"reason": "judge_incomplete"}) for numbers in ([0], [1, 4], [1, -1])),
         )
     ),
     *(
