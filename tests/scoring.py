@@ -4,8 +4,7 @@ import asyncio
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -130,29 +129,36 @@ def score_of(metric: Metric, judge: FakeJudge | None = None, **options: Any) -> 
     return evaluated(metric, judge, **options).scores[0]
 
 
-Case = Callable[[], None]
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A metric, and the value and further facts of its score; see `case`."""
+
+    metric: Metric
+    value: float | None
+    replies: Mapping[str, object]
+    texts: Mapping[str, Any]
+    facts: Mapping[str, object]
 
 
 def case(
-    metric: Metric, value: float | None, replies: Mapping[str, object] | None = None, **facts: Any
-) -> Case:
-    """Return a test: with ``replies`` by prompt, ``metric`` gives ``value``, and ``facts``.
-
-    The facts are ``texts`` of the sample, fields of the score, ``requests``, or detail.
-    """
-    return partial(_assert_score, metric, value, replies or {}, **facts)
-
-
-def _assert_score(
     metric: Metric,
     value: float | None,
-    replies: Mapping[str, object],
+    replies: Mapping[str, object] | None = None,
     *,
     texts: Mapping[str, Any] | None = None,
-    **facts: Any,
-) -> None:
-    judge = FakeJudge(script(**replies))
-    score = score_of(metric, judge, **texts or {})
+    **facts: object,
+) -> Case:
+    """Return what `assert_case` checks: with ``replies`` by prompt, ``metric`` gives ``value``.
+
+    The facts are fields of the score, ``requests``, or detail; ``texts`` are of the sample.
+    """
+    return Case(metric, value, replies or {}, texts or {}, facts)
+
+
+def assert_case(one: Case) -> None:
+    value, facts = one.value, one.facts
+    judge = FakeJudge(script(**one.replies))
+    score = score_of(one.metric, judge, **one.texts)
     assert score.value == (None if value is None else pytest.approx(value, abs=1e-15)), score
     stated = {
         **{name: getattr(score, name) for name in ("reason", "explanation", "label", "normalized")},

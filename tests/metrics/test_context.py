@@ -8,7 +8,7 @@ import pytest
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.metrics import StatementContextRelevance, metric
 from rag_eval_otel.testing.fakes import FakeJudge
-from scoring import BLANK, DOWN, FULL, Case, case, flagged, score_of, script, shown
+from scoring import BLANK, DOWN, FULL, Case, assert_case, case, flagged, score_of, script, shown
 
 
 def useful(*flags: object) -> Callable[[Task[Any]], object]:
@@ -89,7 +89,10 @@ CASES = [
             ([2], 1, {"relevant_contexts": [2]}),
             ([3, 1, 3], 1, {"relevant_contexts": [1, 3], "explanation": "Needed, by rank: 1, 3."}),
             ([], 0, {"relevant_contexts": []}),
-            *((numbers, None, {"reason": "judge_incomplete"}) for numbers in ([0], [1, 4], [1, -1])),
+            *(
+                (numbers, None, {"reason": "judge_incomplete"})
+                for numbers in ([0], [1, 4], [1, -1])
+            ),
         )
     ),
     *(
@@ -99,10 +102,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("score_of_replies", CASES)
-def test_the_score_of_replies(score_of_replies: Case) -> None:
+@pytest.mark.parametrize("one", CASES)
+def test_the_score_of_replies(one: Case) -> None:
     """Replies of a judge become value, reason, explanation and detail."""
-    score_of_replies()
+    assert_case(one)
 
 
 @pytest.mark.parametrize(

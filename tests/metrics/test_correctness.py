@@ -20,7 +20,7 @@ from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.metrics.correctness import f_beta
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.types import Score
-from scoring import BLANK, FULL, Case, case, evaluated, flagged, score_of, script
+from scoring import BLANK, FULL, Case, assert_case, case, evaluated, flagged, score_of, script
 
 ANSWER, REFERENCE = FULL.answer, FULL.reference or ""
 
@@ -94,10 +94,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("score_of_replies", CASES)
-def test_the_score_of_replies(score_of_replies: Case) -> None:
+@pytest.mark.parametrize("one", CASES)
+def test_the_score_of_replies(one: Case) -> None:
     """Replies of a judge become value, reason, explanation and detail."""
-    score_of_replies()
+    assert_case(one)
 
 
 def compare(one: Metric, answer: list[float], reference: list[float]) -> Score:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rag_eval_otel.metrics import Faithfulness, StatementFaithfulness, metric
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.testing.fakes import FakeJudge
-from scoring import BLANK, DOWN, Case, case, flagged, score_of, script, shown, verdicts
+from scoring import BLANK, DOWN, Case, assert_case, case, flagged, score_of, script, shown, verdicts
 
 
 def claims_of(*claims: str) -> dict[str, object]:
@@ -105,10 +105,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("score_of_replies", CASES)
-def test_the_score_of_replies(score_of_replies: Case) -> None:
+@pytest.mark.parametrize("one", CASES)
+def test_the_score_of_replies(one: Case) -> None:
     """Replies of a judge become value, reason, explanation and detail."""
-    score_of_replies()
+    assert_case(one)
 
 
 def test_missing_verdicts_are_asked_once_more() -> None:

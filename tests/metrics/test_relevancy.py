@@ -20,7 +20,7 @@ from rag_eval_otel.metrics import (
 )
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.types import Score
-from scoring import DOWN, FULL, Case, case, indexed, score_of, script, shown, verdicts
+from scoring import DOWN, FULL, Case, assert_case, case, indexed, score_of, script, shown, verdicts
 
 
 def drawn(*questions: object) -> Callable[[Task[Any]], object]:
@@ -101,10 +101,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("score_of_replies", CASES)
-def test_the_score_of_replies(score_of_replies: Case) -> None:
+@pytest.mark.parametrize("one", CASES)
+def test_the_score_of_replies(one: Case) -> None:
     """Replies of a judge become value, reason, explanation and detail."""
-    score_of_replies()
+    assert_case(one)
 
 
 def test_intent_is_stated_before_it_is_rated() -> None:
