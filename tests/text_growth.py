@@ -34,21 +34,8 @@ SOON = 0.03  # seconds of CPU after which a small text is bad enough to end the 
 METHODS = frozenset({"findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"})
 CHARACTERS = "a0A .:,;\n\t'\"\\<>[](){}-=*_#&/|!?\u2026\u4e2d\u200f\x00"
 BLOCKS = (
-    *(
-        "a",
-        " ",
-        "\n",
-        "a b ",
-        "a. ",
-        "Word ",
-        "0",
-        "0:",
-        "00:25:",
-        "a:\n",
-        "- a\n",
-        "\n \n",
-        "1.\n",
-    ),
+    *("a", " ", "\n", "a b ", "a. ", "Word ", "0", "0:", "00:25:", "a:\n", "- a\n", "\n \n"),
+    "1.\n",
     *("\u0301\u0316", "\uff9e\u0301", "1<", "([()])+"),
     *("\\'", "\\", "'", '"', "[", "{", "(", "<a", "</a>", "&amp;", "---\n", "Source: a\n", "x, "),
 )

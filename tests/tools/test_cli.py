@@ -226,10 +226,7 @@ def without_cost(value: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path) -> None:
-    """After a kill -9 the same command writes the scores of a run that was left alone.
-
-    Rows that were scored before cost nothing in the second run.
-    """
+    """After a kill -9 the same command asks for the rest, and writes the scores of a whole run."""
     output, whole = tmp_path / f"scores.{suffix}", tmp_path / f"whole.{suffix}"
     stalling = Stalling(answers=25)
     with ScriptedOpenAI(stalling) as server:
