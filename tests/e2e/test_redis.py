@@ -142,7 +142,7 @@ def test_processes_exceed_a_budget_of_money_by_one_request_each(tmp_path: Path) 
     "options", [("--appendonly", "yes", "--appendfsync", "always"), ()], ids=["kept", "lost"]
 )
 def test_the_server_is_killed_and_comes_back(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """While it is away, each process counts alone, and no turn is lost; then they share it again."""
+    """While it is away, each process counts alone, and no turn is lost; then they share again."""
     limit, rest = 400, 150
     with stage() as found, serving(tmp_path, *options) as server:
         with processes(found, server.url(), RAG_EVAL_BUDGET=f"{limit} requests/day") as those:
