@@ -18,6 +18,7 @@ from jinja2 import DictLoader
 
 from offline import asked_rows
 from openai_server import ScriptedOpenAI
+from processes import ran
 from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
 from rag_eval_otel.tools.files import source_of
@@ -275,15 +276,9 @@ def test_a_closed_pipe_ends_the_command() -> None:
 
 def test_help_is_quick() -> None:
     """``--help`` imports neither the SDK nor a judge nor pandas."""
-    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); " + MAIN
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--help"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = set(done.stdout.split())
+    begin = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); sys.argv[1:] = "
+    loaded = set(ran(f"{begin}['--help']; {MAIN}").stdout.split())
+    assert "argparse" in loaded
     assert not {"opentelemetry.sdk", "numpy", "pydantic", "pandas", "openai"} & loaded
 
 
