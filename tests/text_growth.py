@@ -205,9 +205,9 @@ def expressions() -> dict[tuple[str, int], set[str]]:
     return found
 
 
-def _patterns(value: object) -> Iterator[re.Pattern[str]]:
+def _patterns(value: object, depth: int = 4) -> Iterator[re.Pattern[str]]:
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         yield value
-    if isinstance(value, tuple | list | frozenset | Mapping):
+    if depth and isinstance(value, tuple | list | frozenset | Mapping):  # may contain itself
         for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _patterns(one)
+            yield from _patterns(one, depth - 1)
