@@ -292,6 +292,11 @@ class OtlpReceiver:
         with self._changed:
             self._failures.extend([status] * n)
 
+    def recover(self) -> None:
+        """Refuse no more requests."""
+        with self._changed:
+            self._failures.clear()
+
     def _of_type(self, kind: type[_R]) -> list[_R]:
         with self._changed:
             return [record for record in self._received if isinstance(record, kind)]

@@ -173,51 +173,34 @@ def _judged(dice: random.Random) -> list[dict[str, object]]:
     return [{"statement": text, "verdict": _flag(dice)} for text in _texts(dice)]
 
 
-def _useful(dice: random.Random) -> dict[str, object]:
-    return {"verdict": _flag(dice)}
+BOTH = (True, False)
 
 
-def _rated(dice: random.Random) -> dict[str, object]:
-    return {"rating": dice.choice([0, 1, 2])}
-
-
-def _accurate(dice: random.Random) -> dict[str, object]:
-    return {"rating": dice.choice([0, 2, 4])}
-
-
-def _decided(dice: random.Random) -> dict[str, object]:
-    return {"passing": dice.choice([True, False])}
-
-
-def _unit(dice: random.Random) -> dict[str, object]:
-    return {"rating": dice.choice([0, 1, dice.random()])}
-
-
-def _statements(dice: random.Random) -> dict[str, object]:
-    return {"statements": _judged(dice)}
+def _one(key: str, *values: object) -> Callable[[random.Random], object]:
+    return lambda dice: {key: dice.choice(values)}
 
 
 _SAID: Mapping[str, Callable[[random.Random], object]] = {
     "reverse_question": lambda dice: {"question": dice.choice(TEXTS), "noncommittal": _flag(dice)},
-    "direct_relevancy": _unit,
-    "intent_fulfilment": _unit,
+    "direct_relevancy": lambda dice: {"rating": dice.choice([0, 1, dice.random()])},
+    "intent_fulfilment": lambda dice: {"rating": dice.choice([0, 1, dice.random()])},
     "sub_questions": lambda dice: {"sub_questions": _texts(dice) * dice.choice([1, 5])},
     "intent": lambda dice: {"intent": dice.choice(TEXTS)},
     "answer_relevancy_rubric": lambda dice: {"subject": _flag(dice), "focus": _flag(dice)},
-    "guideline": _decided,
-    "response_supported": _decided,
-    "context_agreement": _decided,
-    "context_relevance_1": _rated,
-    "context_relevance_2": _rated,
-    "groundedness_1": _rated,
-    "groundedness_2": _rated,
-    "accuracy_1": _accurate,
-    "accuracy_2": _accurate,
+    "guideline": _one("passing", *BOTH),
+    "response_supported": _one("passing", *BOTH),
+    "context_agreement": _one("passing", *BOTH),
+    "context_relevance_1": _one("rating", 0, 1, 2),
+    "context_relevance_2": _one("rating", 0, 1, 2),
+    "groundedness_1": _one("rating", 0, 1, 2),
+    "groundedness_2": _one("rating", 0, 1, 2),
+    "accuracy_1": _one("rating", 0, 2, 4),
+    "accuracy_2": _one("rating", 0, 2, 4),
     "relevant_contexts": lambda dice: {"numbers": _indexes(dice)},
     "relevant_statements": lambda dice: {"relevant_statements": _texts(dice)},
-    "context_statements": _statements,
-    "judged_statements": _statements,
-    "reference_statements": _statements,
+    "context_statements": lambda dice: {"statements": _judged(dice)},
+    "judged_statements": lambda dice: {"statements": _judged(dice)},
+    "reference_statements": lambda dice: {"statements": _judged(dice)},
     "compared_statements": lambda dice: {
         "answer_statements": _judged(dice),
         "reference_statements": _judged(dice),
@@ -226,8 +209,8 @@ _SAID: Mapping[str, Callable[[random.Random], object]] = {
         "subject": dice.uniform(0, 2),
         "sufficiency": dice.choice([0, 2]),
     },
-    "useful_for_answer": _useful,
-    "useful_for_reference": _useful,
+    "useful_for_answer": _one("verdict", 0, 1),
+    "useful_for_reference": _one("verdict", 0, 1),
     "statements": lambda dice: {"statements": _texts(dice)},
     "correctness": lambda dice: {"rating": dice.choice([1, 5, dice.uniform(1, 5)])},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _POLL: Final = 0.1  # seconds that the client waits for messages
 _BATCH: Final = 100  # messages
+_HANDOVER: Final = 5.0  # seconds that a change of the group may wait for scores
 _COMMIT: Final = 1.0  # seconds between two commits
 _TRACES: Final = 4  # times the concurrency: RAG traces that are read ahead
 _LAG: Final = 10.0  # seconds between two measurements of the lag
@@ -36,6 +38,7 @@ class Partition:
     number: int
     last: int | None = None  # the offset of the last message that was read
     committed: int | None = None
+    # By offset; None until the event loop has taken the message.
     tasks: dict[int, asyncio.Task[None] | None] = field(default_factory=dict)
     is_revoked: bool = False
 
@@ -70,7 +73,7 @@ class KafkaSource:
         self.engine, self.topic = engine, topic
         self._package = package or require("confluent_kafka", "kafka")
         self._brokers = brokers
-        self._options = {**options, "bootstrap.servers": brokers}
+        self._options = {"log_level": 2, **options, "bootstrap.servers": brokers}  # see `_failed`
         self._record = Meters(meters).record
         self._log = LimitedLog()
         self._edge = Edge("kafka", engine.instruments.internal_error, engine.config.raise_errors)
@@ -90,6 +93,7 @@ class KafkaSource:
             "enable.auto.commit": False,
             "queued.max.messages.kbytes": 16_384,  # that the client reads ahead
             "error_cb": self._failed,
+            "on_commit": self._committed,
         }
         try:
             self._consumer = self._package.Consumer({**own, **self._options, **_own_only(own)})
@@ -159,8 +163,12 @@ class KafkaSource:
     def _pause_or_resume(self) -> None:
         engine = self.engine
         limit = _TRACES * engine.config.concurrency
-        is_full = engine.waiting >= limit or engine.is_full or self._is_stopping
-        is_free = engine.waiting <= limit // 2 and engine.size <= engine.max_bytes // 2
+        parts = self._partitions.values()
+        waiting = engine.waiting + sum(
+            task is None for p in parts for task in p.tasks.copy().values()
+        )
+        is_full = waiting >= limit or engine.is_full or self._is_stopping
+        is_free = waiting <= limit // 2 and engine.size <= engine.max_bytes // 2
         if is_full if not self._is_paused else (is_free and not self._is_stopping):
             self._is_paused = not self._is_paused
             act = self._consumer.pause if self._is_paused else self._consumer.resume
@@ -185,13 +193,20 @@ class KafkaSource:
         places = [self._place(p.number, position) for p, position in due.items()]
         if not places:
             return
+        for partition, position in due.items():
+            partition.committed = position  # until `_committed` says otherwise
         try:
             self._consumer.commit(offsets=places, asynchronous=not waits)
         except self._package.KafkaException as error:
             self._failed(error.args[0])
-            return
-        for partition, position in due.items():
-            partition.committed = position
+            self._committed(error, places)
+
+    def _committed(self, error: Any, places: Iterable[Any] | None) -> None:
+        """Commit again what the broker has not taken, as during a change of the group."""
+        for place in places or ():
+            partition = self._partitions.get(place.partition)
+            if partition is not None and (error or place.error) is not None:
+                partition.committed = None
 
     def _measure_lags(self) -> None:
         for partition in tuple(self._partitions.values()):
@@ -232,11 +247,29 @@ class KafkaSource:
         consumer.incremental_assign(list(places))
         if self._is_paused:
             consumer.pause([self._place(number) for number in numbers])
+        self._divide_budget()
         log.info("reads the partitions %s of %s", sorted(self._partitions), self.topic)
 
-    def _revoked(self, _: Any, places: Iterable[Any]) -> None:
-        gone = self._taken_away(places)
-        self._commit(gone, waits=True)
+    def _revoked(self, _: Any, places: Sequence[Any]) -> None:
+        """Let what is under way end, so that the new owner need not repeat it; then commit."""
+        numbers = [place.partition for place in places]
+        mine = [p for number in numbers if (p := self._partitions.get(number))]
+        until = self._loop.time() + _HANDOVER
+        while any(partition.tasks for partition in mine) and self._loop.time() < until:
+            time.sleep(_POLL / 2)
+        self._commit(self._taken_away(places), waits=True)
+        if not self._ending.is_set():
+            self._divide_budget()
+
+    def _divide_budget(self) -> None:
+        """Use the part of the budget that belongs to the partitions of this worker."""
+        try:
+            topic = self._consumer.list_topics(self.topic, timeout=5.0).topics[self.topic]
+        except self._package.KafkaException as error:
+            self._failed(error.args[0])
+            return
+        count = max(1, len(topic.partitions))
+        self.engine.scorer.divide_budget(max(1, len(self._partitions)) / count)
 
     def _lost(self, _: Any, places: Iterable[Any]) -> None:
         self._taken_away(places)
@@ -244,6 +277,8 @@ class KafkaSource:
     def _taken_away(self, places: Iterable[Any]) -> list[Partition]:
         """Give up what is not finished of revoked partitions: the new owner reads it again."""
         numbers = [place.partition for place in places]
+        if self._is_paused:  # else the client keeps them paused if they are assigned again
+            self._consumer.resume([self._place(number) for number in numbers])
         gone = [p for number in numbers if (p := self._partitions.pop(number, None))]
         for partition in gone:
             partition.is_revoked = True
@@ -284,4 +319,4 @@ class KafkaSource:
 
 def _own_only(own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options that a user cannot change, because the source relies on them."""
-    return {name: own[name] for name in ("enable.auto.commit", "error_cb", "group.id")}
+    return {name: own[name] for name in ("enable.auto.commit", "error_cb", "group.id", "on_commit")}

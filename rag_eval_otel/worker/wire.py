@@ -41,6 +41,8 @@ _IS_MARKED: Final = re.compile(
     ),
     re.DOTALL,
 ).search
+# Trace ids: field 1 of a span, 16 bytes, and before field 2, 8 bytes, as all libraries write them.
+_TRACE_IDS: Final = re.compile(b"\n\x10(.{16})\x12\x08", re.DOTALL).findall
 
 
 class UnreadableError(RagEvalError):
@@ -217,11 +219,14 @@ def divided(content: bytes, traces: Container[bytes]) -> tuple[bytes, dict[bytes
 
     A trace is one of RAG if a span has a mark, or if its id is in ``traces``.
     """
+    has_marks = may_have_rag(content)
+    if not has_marks and not any(trace_id in traces for trace_id in set(_TRACE_IDS(content))):
+        return content, {}  # most requests, which need not be parsed
     request = parsed(content)
     spans = list(located(request))
     ids = {span.trace_id for *_, span in spans}
     chosen = {trace_id for trace_id in ids if trace_id in traces}
-    if may_have_rag(content):
+    if has_marks:
         chosen |= {span.trace_id for _, scope, span in spans if _is_marked(scope, span)}
     chosen &= {trace_id for trace_id in ids if len(trace_id) == 16 and any(trace_id)}  # noqa: PLR2004
     if not chosen:

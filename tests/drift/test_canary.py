@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import ANSWER, CONTEXT, QUESTION, OnesEmbedder, good_answers, running
+from live import ANSWER, CONTEXT, QUESTION, OnesEmbedder, attached, good_answers
 from rag_eval_otel.drift import Drift, DriftOptions, Stream
 from rag_eval_otel.drift.canary import Canary
 from rag_eval_otel.errors import ConfigError
@@ -28,7 +28,7 @@ def test_a_changed_judge_is_detected() -> None:
 
     told: list[Any] = []
     options = DriftOptions(on_drift=told.append)
-    with running(judge=FakeJudge(answer), drift=options, metrics=["context_relevance"]) as app:
+    with attached(judge=FakeJudge(answer), drift=options, metrics=["context_relevance"]) as app:
         canary = app.handle.watch_canary(ROWS, minutes=1000)
         for _ in range(6):
             canary.run_once()
@@ -53,7 +53,7 @@ def test_the_schedule_runs_until_it_is_stopped() -> None:
             often.set()
         return good_answers(task)
 
-    with running(
+    with attached(
         judge=FakeJudge(answer), embedder=OnesEmbedder(), metrics=["context_relevance"]
     ) as app:
         canary = app.handle.watch_canary(ROWS[:1], minutes=0.0001)
@@ -69,7 +69,7 @@ def test_a_shutdown_ends_the_rounds() -> None:
         asked.append(1)
         return good_answers(task)
 
-    with running(
+    with attached(
         judge=FakeJudge(answer), embedder=OnesEmbedder(), metrics=["context_relevance"]
     ) as app:
         canary = app.handle.watch_canary(ROWS[:1], minutes=1000)
@@ -83,14 +83,12 @@ def test_a_shutdown_ends_the_rounds() -> None:
 
 def test_an_exception_in_a_round_is_counted() -> None:
     """An internal error is counted and does not reach the application."""
-    with running(raise_errors=False) as app:
+    with attached(raise_errors=False) as app:
         canary = app.handle.watch_canary(ROWS[:2], minutes=1000)
         canary.measure = lambda _: None  # type: ignore[assignment,return-value]
         canary.run_once()
         canary.stop()
-        app.stop()
-        points = app.receiver.metrics()
-    errors = [p for p in points if p.name == "rag.evaluation.internal_errors"]
+        errors = app.points("rag.evaluation.internal_errors")
     assert {p.attributes["place"] for p in errors} == {"canary"}
 
 
@@ -104,14 +102,14 @@ def test_an_exception_in_a_round_is_counted() -> None:
 )
 def test_an_invalid_canary_set_is_refused(data: Any, options: dict[str, Any], told: str) -> None:
     """The error says what is allowed."""
-    with running(**options) as app, pytest.raises(ConfigError, match=told):
+    with attached(**options) as app, pytest.raises(ConfigError, match=told):
         app.handle.watch_canary(data)
 
 
 @pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf")])
 def test_rounds_without_a_pause_are_refused(minutes: float) -> None:
     """They would send requests to the judge without end."""
-    with running() as app, pytest.raises(ConfigError, match="minutes must be above 0"):
+    with attached() as app, pytest.raises(ConfigError, match="minutes must be above 0"):
         app.handle.watch_canary(ROWS, minutes=minutes)
 
 

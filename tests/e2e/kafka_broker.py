@@ -187,11 +187,6 @@ class Broker:
         eventually(lambda: topic in admin.list_topics(timeout=10).topics, f"{topic} is there")
         return topic
 
-    def delete(self, topic: str) -> None:
-        """Delete a topic."""
-        admin = self.admin()  # its futures end with it
-        admin.delete_topics([topic])[topic].result(PATIENCE)
-
     def committed(self, topic: str, group: str) -> Mapping[int, int]:
         """Return the committed offset of each partition; only partitions that have one."""
         consumer = Consumer(self.client(**{"group.id": group}))
@@ -238,22 +233,6 @@ class Broker:
         except KafkaException:  # the broker has just started
             return False
         return all(committed.get(part, 0) >= end for part, end in ends.items())
-
-    def messages(self, topic: str) -> list[Any]:
-        """Return all messages of a topic."""
-        consumer = Consumer(self.client(**{"group.id": "messages"}))
-        try:
-            ends = self.ends(topic)
-            consumer.assign([TopicPartition(topic, part, 0) for part in ends])
-            found: list[Any] = []
-            left = sum(ends.values())
-            while len(found) < left:
-                told = consumer.consume(left - len(found), timeout=PATIENCE)
-                assert told, f"{topic} has {left} messages, and {len(found)} came"
-                found += told
-            return found
-        finally:
-            consumer.close()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The background evaluator: bounded, hidden, and gone when told."""
+"""The background evaluator and workers: bounded, hidden, and gone when told."""
 
 from __future__ import annotations
 
@@ -245,9 +245,6 @@ def test_what_waits_behind_a_blocked_thread_is_given_up_too() -> None:
     assert given_up == ["shutdown"] * 2, "told once"
 
 
-# --- overload -------------------------------------------------------------------------------------
-
-
 def test_the_newest_job_that_waits_runs_first() -> None:
     """Old jobs are near their deadline; under overload the new ones are still in time."""
     evaluator, gate, ran = BackgroundEvaluator(concurrency=1), Gate(), list[int]()
@@ -310,9 +307,6 @@ def test_a_burst_is_done_to_the_end_however_late() -> None:
     assert evaluator.flush(30)
     assert len(ran) == 8
     evaluator.shutdown(10)
-
-
-# --- blocking calls on threads of their own -------------------------------------------------------
 
 
 def test_workers_count_as_threads_of_the_evaluator() -> None:

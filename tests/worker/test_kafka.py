@@ -1,0 +1,312 @@
+"""Offsets are committed in order once their spans have left, and a full worker reads no more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from rag_eval_otel.config import Config
+from rag_eval_otel.export.metrics import Meters
+from rag_eval_otel.types import Sample
+from wires import content, span, turn
+
+pytest.importorskip("aiohttp")
+
+from rag_eval_otel.worker.engine import Engine
+from rag_eval_otel.worker.exporter import Exporter
+from rag_eval_otel.worker.kafka import KafkaSource
+
+
+class Place(NamedTuple):
+    """A partition, as the client names it, perhaps with an offset."""
+
+    topic: str
+    partition: int
+    offset: int = -1001
+    error: object = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a topic."""
+
+    place: Place
+    body: bytes
+    failure: object = None
+
+    def error(self) -> object:
+        return self.failure
+
+    def partition(self) -> int:
+        return self.place.partition
+
+    def offset(self) -> int:
+        return self.place.offset
+
+    def value(self) -> bytes:
+        return self.body
+
+
+@dataclass
+class FakeError:
+    """An error of the client."""
+
+    label: str
+    is_fatal: bool = False
+
+    def name(self) -> str:
+        return self.label
+
+    def str(self) -> str:
+        return "an error"
+
+    def fatal(self) -> bool:
+        return self.is_fatal
+
+
+class FakeKafkaError(Exception):
+    """Stands for `KafkaException`."""
+
+
+@dataclass
+class FakeConsumer:
+    """Gives out what a test puts into ``waiting``, and notes what it is asked for.
+
+    Assignments and revocations in ``changes`` are made within `consume`, as the client does.
+    """
+
+    options: Mapping[str, Any]
+    waiting: deque[Message] = field(default_factory=deque)
+    changes: deque[Callable[[], None]] = field(default_factory=deque)
+    committed: dict[int, int] = field(default_factory=dict)
+    refusals: int = 0
+    paused: set[int] = field(default_factory=set)
+    is_closed: bool = False
+
+    def subscribe(self, topics: Sequence[str], **callbacks: Any) -> None:
+        self.topic, self.callbacks = topics[0], callbacks
+
+    def change(self, kind: str, *numbers: int) -> None:
+        places = [Place(self.topic, number) for number in numbers]
+        self.changes.append(lambda: self.callbacks[f"on_{kind}"](self, places))
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        while self.changes:
+            self.changes.popleft()()
+        ready = [each for each in self.waiting if each.place.partition not in self.paused][:count]
+        for each in ready:
+            self.waiting.remove(each)
+        if not ready:
+            threading.Event().wait(0.01)
+        return ready
+
+    def incremental_assign(self, places: Sequence[Place]) -> None: ...
+
+    def pause(self, places: Sequence[Place]) -> None:
+        self.paused |= {place.partition for place in places}
+
+    def resume(self, places: Sequence[Place]) -> None:
+        self.paused -= {place.partition for place in places}
+
+    def commit(self, *, offsets: Sequence[Place], asynchronous: bool) -> None:
+        error = FakeError("REBALANCE_IN_PROGRESS") if self.refusals else None
+        if error is None:
+            self.committed.update((place.partition, place.offset) for place in offsets)
+        else:
+            self.refusals -= 1
+        if asynchronous:
+            self.options["on_commit"](error, offsets)
+        elif error is not None:
+            raise FakeKafkaError(error)
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=range(4))})
+
+    def get_watermark_offsets(self, place: Place, timeout: float) -> tuple[int, int]:
+        return 0, 100
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.callbacks["on_revoke"](self, [Place(self.topic, n) for n in range(4)])
+
+
+@dataclass
+class FakeSender:
+    """Answers when ``may_send`` is set."""
+
+    sent: list[bytes] = field(default_factory=list)
+    may_send: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def send(self, body: bytes) -> bytes:
+        await self.may_send.wait()
+        self.sent.append(body)
+        return b""
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Reading:
+    """A source with its fake client."""
+
+    source: KafkaSource
+    sender: FakeSender
+    consumer: FakeConsumer
+
+    def put(self, *bodies: bytes, partition: int = 0, first: int = 0) -> None:
+        for offset, body in enumerate(bodies, start=first):
+            self.consumer.waiting.append(Message(Place("spans", partition, offset), body))
+
+
+def run(scene: Callable[[Reading], Awaitable[None]], **options: Any) -> Reading:
+    """Run ``scene`` with a source that reads the partitions 0 and 1."""
+
+    async def around() -> Reading:
+        config = Config(**{"judge": "lexical", "drift": False, **options})
+        sender = FakeSender()
+        package = SimpleNamespace(
+            Consumer=FakeConsumer, TopicPartition=Place, KafkaException=FakeKafkaError
+        )
+        source = KafkaSource(
+            Engine(config, Exporter(sender, Meters()), max_bytes=2**26),
+            None,
+            brokers="b:1",
+            topic="spans",
+            group="g",
+            options={},
+            package=package,
+        )
+        reading = Reading(source, sender, source._consumer)  # noqa: SLF001
+        reading.consumer.subscribe(["spans"])
+        source.start()
+        await until(lambda: "on_assign" in reading.consumer.callbacks)
+        reading.consumer.change("assign", 0, 1)
+        try:
+            await scene(reading)
+        finally:
+            await source.stop()
+            await source.engine.close(0.5)
+            await source.close()
+        return reading
+
+    return asyncio.run(around())
+
+
+async def until(check: Callable[[], object], seconds: float = 20.0) -> None:
+    for _ in range(int(seconds / 0.01)):
+        if check():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rag_eval_otel.worker.kafka._COMMIT", 0.02)
+    monkeypatch.setattr("rag_eval_otel.worker.kafka._HANDOVER", 0.1)
+
+
+def test_the_lowest_offset_that_is_not_finished_is_committed() -> None:
+    """What cannot be read is finished at once, but not committed before what came earlier."""
+
+    async def scene(reading: Reading) -> None:
+        reading.put(content(span(1, 1)), b"\x0a\x05\x12", content(*turn(2)))
+        reading.put(content(span(3, 1)), partition=1, first=7)
+        await until(lambda: not reading.consumer.waiting)
+        await asyncio.sleep(0.1)  # several times the interval of commits
+        assert set(reading.consumer.committed.values()) <= {0, 7}
+        assert reading.source.is_ready
+        reading.sender.may_send.set()
+        await until(lambda: reading.consumer.committed == {0: 3, 1: 8})
+
+    reading = run(scene)
+    assert len(reading.sender.sent) == 3
+    assert reading.consumer.is_closed
+
+
+def test_a_commit_that_was_refused_is_made_again() -> None:
+    async def scene(reading: Reading) -> None:
+        reading.consumer.refusals = 3
+        reading.sender.may_send.set()
+        reading.put(content(span(1, 1)))
+        await until(lambda: reading.consumer.committed == {0: 1})
+
+    run(scene)
+
+
+def test_what_is_under_way_at_a_revocation_is_left_to_the_next_owner() -> None:
+    """A partition that was paused is read again if it comes back."""
+
+    async def never(sample: Sample) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    async def scene(reading: Reading) -> None:
+        engine = reading.source.engine
+        reading.put(*(content(*turn(number)) for number in range(1, 10)))
+        await until(lambda: reading.consumer.paused == {0, 1})
+        reading.consumer.change("revoke", 0)
+        await until(lambda: engine.waiting == 0)
+        assert reading.consumer.committed.get(0, 0) == 0
+        reading.consumer.change("assign", 0)
+        await until(lambda: not reading.consumer.paused)
+        reading.put(content(span(1, 1)), first=20)
+        reading.sender.may_send.set()
+        await until(lambda: reading.consumer.committed == {0: 21})
+        reading.consumer.change("lost", 0, 1)
+        await until(lambda: not reading.source._partitions)  # noqa: SLF001
+
+    reading = run(scene, metrics=[never], concurrency=1)
+    assert len(reading.sender.sent) == 1
+
+
+def test_a_full_worker_reads_no_more_until_half_is_done() -> None:
+    async def scene(reading: Reading) -> None:
+        reading.put(*(content(*turn(number)) for number in range(1, 301)))
+        await until(lambda: reading.consumer.paused == {0, 1})
+        assert reading.consumer.waiting
+        reading.sender.may_send.set()
+        await until(lambda: reading.consumer.committed == {0: 300}, 60)
+        assert not reading.consumer.paused
+
+    reading = run(scene, concurrency=2)
+    turns = reading.source.engine.instruments.tally.stats().turns
+    assert turns == {"scored": 300}
+
+
+def test_workers_divide_the_budget_by_their_partitions() -> None:
+    """Of 8 turns a day, a worker with two of four partitions scores four, and with one two."""
+
+    async def scene(reading: Reading) -> None:
+        reading.sender.may_send.set()
+        reading.put(*(content(*turn(number)) for number in range(1, 11)))
+        await until(lambda: reading.consumer.committed == {0: 10})
+        scorer = reading.source.engine.scorer
+        assert scorer.admission.share == 0.5
+        reading.consumer.change("revoke", 1)
+        await until(lambda: scorer.admission.share == 0.25)
+
+    reading = run(scene, budget="8 turns/day, 1000 requests/day")
+    turns = reading.source.engine.instruments.tally.stats().turns
+    assert turns == {"scored": 4, "skipped budget": 6}
+
+
+@pytest.mark.parametrize("is_fatal", [False, True])
+def test_an_error_of_the_client_is_logged_and_ends_only_if_fatal(
+    caplog: pytest.LogCaptureFixture, *, is_fatal: bool
+) -> None:
+    async def scene(reading: Reading) -> None:
+        error = FakeError("UNKNOWN_TOPIC_OR_PART", is_fatal)
+        reading.consumer.waiting.append(Message(Place("spans", 0), b"", error))
+        await until(lambda: not reading.source.is_ready)
+        await until(lambda: "create the topic" in caplog.text)
+        assert reading.source.has_failed is is_fatal
+
+    run(scene)
