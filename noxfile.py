@@ -85,7 +85,7 @@ MANY_CASES = [  # or of texts: the same everywhere
     "tests/capture/test_recordings.py",
     "tests/export/test_attributes.py",
     "tests/test_docs.py",
-    "tests/metrics/test_golden_edges.py",
+    "tests/metrics/test_golden.py",
     "tests/test_house.py",
     "tests/reference/test_reference.py",
 ]
