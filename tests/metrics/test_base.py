@@ -117,51 +117,40 @@ def test_the_order_of_contexts_does_not_count(name: str, seed: int, data: st.Dat
     assert told(other) == told(score_of(METRICS[name](), AnyJudge(seed)))
 
 
+MISSING: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "question": ("missing_question", ("",)),
+    "answer": ("empty_answer", (" \n",)),
+    "contexts": ("no_context", ([], ["", " "])),
+    "reference": ("missing_reference", (None, " ")),
+    "retrieved_ids": ("no_context", ([],)),
+    "relevant_ids": ("missing_reference", ([],)),
+    "rubric": ("missing_rubric", ({},)),
+}
+OPTIONAL = {
+    ("question", "faithfulness"),
+    ("question", "statement_faithfulness"),
+    ("question", "answer_accuracy"),
+    ("question", "answer_correctness"),
+    ("reference", "answer_exact_match"),
+    ("answer", "answer_exact_match"),
+    ("relevant_ids", "id_context_precision"),
+    *((field, name) for field in MISSING for name in ("rubric", "instance_rubric")),
+}
+
+
 @each
-@pytest.mark.parametrize(
-    "texts",
-    [
-        {"question": ""},
-        {"answer": " \n"},
-        {"contexts": []},
-        {"contexts": ["", " "]},
-        {"reference": None},
-        {"reference": " "},
-        {"retrieved_ids": []},
-        {"relevant_ids": []},
-        {"rubric": {}},
-    ],
-    ids=repr,
-)
-def test_what_is_missing_is_named(name: str, texts: dict[str, Any]) -> None:
+def test_what_is_missing_is_named(name: str) -> None:
     """Without a text it needs, a metric gives 0 or nothing, says why, and asks no judge in vain."""
-    (field,) = texts
     metric: Any = METRICS[name]()
-    judge = FakeJudge(script())
-    score = score_of(metric, judge, **texts)
-    reasons = {
-        "question": "missing_question",
-        "answer": "empty_answer",
-        "contexts": "no_context",
-        "reference": "missing_reference",
-        "retrieved_ids": "no_context",
-        "relevant_ids": "missing_reference",
-        "rubric": "missing_rubric",
-    }
-    optional = name in {"rubric", "instance_rubric"} or (field, name) in {
-        ("question", "faithfulness"),
-        ("question", "statement_faithfulness"),
-        ("question", "answer_accuracy"),
-        ("question", "answer_correctness"),
-        ("reference", "answer_exact_match"),
-        ("answer", "answer_exact_match"),
-        ("relevant_ids", "id_context_precision"),
-    }
-    if field in metric.needs and not optional:
-        assert score.reason == reasons[field]
-        assert field not in metric.blank or score.value == metric.blank[field]
-        assert score.value in {None, 0.0, 1.0 if name == "correctness" else 0.0}
-        assert judge.requests == []
+    for field, (reason, values) in MISSING.items():
+        for value in values:
+            judge = FakeJudge(script())
+            score = score_of(metric, judge, **{field: value})
+            if field in metric.needs and (field, name) not in OPTIONAL:
+                assert score.reason == reason
+                assert field not in metric.blank or score.value == metric.blank[field]
+                assert score.value in {None, 0.0, 1.0 if name == "correctness" else 0.0}
+                assert judge.requests == []
 
 
 @each
@@ -247,28 +236,28 @@ def test_examples_are_shown_as_they_were_given(name: str) -> None:
             assert sent.index("<example>") < sent.index("</example>") < sent.index("CODE is")
 
 
-@judged
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        *(lambda _, other=other: other for other in ({}, "text", None)),
-        lambda one: {"inputs": one["inputs"]},
-        lambda one: {"outputs": one["outputs"]},
-        *(lambda one, bad=bad: {**one, "inputs": bad} for bad in ({}, "text")),
-        lambda one: {**one, "inputs": {**one["inputs"], "other": "text"}},
-        *(lambda one, x=x: {**one, "inputs": dict.fromkeys(one["inputs"], x)} for x in (5, [5])),
-        *(lambda one, bad=bad: {**one, "outputs": bad} for bad in ({}, None)),
-        lambda one: {**one, "outputs": {**one["outputs"], "confidence": 1}},
-        lambda one: {**one, "outputs": next(spoilt({"a": one["outputs"]}), {"a": {}})["a"]},
-    ],
+SPOILS: tuple[Any, ...] = (
+    *(lambda _, other=other: other for other in ({}, "text", None)),
+    lambda one: {"inputs": one["inputs"]},
+    lambda one: {"outputs": one["outputs"]},
+    *(lambda one, bad=bad: {**one, "inputs": bad} for bad in ({}, "text")),
+    lambda one: {**one, "inputs": {**one["inputs"], "other": "text"}},
+    *(lambda one, x=x: {**one, "inputs": dict.fromkeys(one["inputs"], x)} for x in (5, [5])),
+    *(lambda one, bad=bad: {**one, "outputs": bad} for bad in ({}, None)),
+    lambda one: {**one, "outputs": {**one["outputs"], "confidence": 1}},
+    lambda one: {**one, "outputs": next(spoilt({"a": one["outputs"]}), {"a": {}})["a"]},
 )
-def test_an_example_of_another_form_is_refused(name: str, spoil: Any) -> None:
+
+
+@judged
+def test_an_example_of_another_form_is_refused(name: str) -> None:
     """What could not be shown is said at once, with the form that an example has."""
     make: Any = METRICS[name]
     good = example(kinds_of(make())[0])
     form = rf"^examples\[1\] of {name} must be {{'inputs': ..., 'outputs': ...}} with inputs \["
-    with pytest.raises(ConfigError, match=form):
-        make(examples=[good, spoil(good)])
+    for spoil in SPOILS:
+        with pytest.raises(ConfigError, match=form):
+            make(examples=[good, spoil(good)])
 
 
 def version(metric: Metric, *, model: str = "m") -> str:

@@ -65,7 +65,11 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+RARE = ATTACKS.keys() - {"events", "values in a list"}
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in RARE)) for name in ATTACKS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_request_of_many_parts_is_refused_before_it_is_parsed(name: str) -> None:
     bomb = gzip.compress(ATTACKS[name]())
     assert len(bomb) < 20_000
