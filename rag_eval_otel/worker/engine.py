@@ -85,7 +85,7 @@ class Engine:
         )
         self._scores = SpanScores(explanations=config.explanations, events="span")
         self._slots = asyncio.Semaphore(config.concurrency)
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rag-eval-otel-read")
+        self._reader = ThreadPoolExecutor(2, thread_name_prefix="rag-eval-otel-read")
         self._edge = Edge("worker", self.instruments.internal_error, config.raise_errors)
         self._tasks: set[asyncio.Task[None]] = set()
         self.instruments.watch(self, self.scorer.measurements)

@@ -269,6 +269,23 @@ def test_what_is_under_way_at_a_revocation_is_left_to_the_next_owner() -> None:
     assert len(reading.sender.sent) == 1
 
 
+def test_at_the_end_no_turn_is_sent_without_scores() -> None:
+    """What is not scored in half of the time is left to another worker."""
+
+    async def never(sample: Sample) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    async def scene(reading: Reading) -> None:
+        reading.sender.may_send.set()
+        reading.put(content(span(1, 1)), content(*turn(2)), content(span(3, 1)))
+        await until(lambda: reading.consumer.committed == {0: 1})
+
+    reading = run(scene, metrics=[never], shutdown_seconds=0.2)
+    assert reading.consumer.committed == {0: 1}
+    assert len(reading.sender.sent) == 2
+
+
 def test_a_full_worker_reads_no_more_until_half_is_done() -> None:
     """So every turn is scored, however many wait."""
 
