@@ -160,5 +160,5 @@ def outcomes_of_steps(steps: Sequence[Step]) -> list[Outcome]:
     return [] if reason is None else [Outcome(result=reason)]
 
 
-def outcomes_of(spans: Iterable[Span]) -> list[Outcome]:
-    return outcomes_of_steps([read(span) for span in spans])
+def outcomes_of(spans: Iterable[Span], **limit: int) -> list[Outcome]:
+    return outcomes_of_steps([read(span, **limit) for span in spans])

@@ -126,8 +126,17 @@ class KafkaSource:
         return not self._trouble and not self._is_stopping and not self.has_failed
 
     async def stop(self) -> None:
-        """Read no more; what was read is still scored and sent."""
+        """Read no more, and wait for the scores of what was read; give up the rest.
+
+        Another worker reads the rest again, so no turn is sent without scores because of the end.
+        """
         self._is_stopping = True
+        parts = self._partitions.copy().values()
+        tasks = [task for part in parts for task in part.tasks.copy().values() if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.engine.config.shutdown_seconds / 2)
+        for task in tasks:
+            task.cancel()
 
     async def close(self) -> None:
         """Commit what is finished, and leave the group; other workers read the rest again."""
@@ -247,6 +256,7 @@ class KafkaSource:
         consumer.incremental_assign(list(places))
         if self._is_paused:
             consumer.pause([self._place(number) for number in numbers])
+        self._divide_budget()
         log.info("reads the partitions %s of %s", sorted(self._partitions), self.topic)
 
     def _revoked(self, _: Any, places: Sequence[Any]) -> None:
@@ -257,6 +267,18 @@ class KafkaSource:
         while any(partition.tasks for partition in mine) and self._loop.time() < until:
             time.sleep(_POLL / 2)
         self._commit(self._taken_away(places), waits=True)
+        if not self._ending.is_set():
+            self._divide_budget()
+
+    def _divide_budget(self) -> None:
+        """Use the part of the budget that belongs to the partitions of this worker."""
+        try:
+            topic = self._consumer.list_topics(self.topic, timeout=5.0).topics[self.topic]
+        except self._package.KafkaException as error:
+            self._failed(error.args[0])
+            return
+        count = max(1, len(topic.partitions))
+        self.engine.scorer.divide_budget(max(1, len(self._partitions)) / count)
 
     def _lost(self, _: Any, places: Iterable[Any]) -> None:
         self._taken_away(places)

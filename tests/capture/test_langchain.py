@@ -1,25 +1,39 @@
-"""The handler: what LangChain really sends, early, late, twice, from any thread, or not at all."""
+"""The handler: what LangChain really sends, early, late, twice, from any thread, or not at all.
+
+What is noted of an event is data that nobody changes any more, whatever the application does.
+"""
 
 import asyncio
+import inspect
 import threading
+from collections import Counter, UserDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import SimpleNamespace
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
+import numpy as np
+import pandas as pd
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import ToolMessage
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import Generation, LLMResult
+from langchain_core.prompts import PromptTemplate
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
+from pydantic import BaseModel
 
 from apps import company
-from apps.parts import rag
+from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
+from apps.parts import PROMPT, lookup, rag
 from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
-from recording import ANSWER, PAGE, QUESTION, Capture, Events, Spiteful, capture, said
+from recording import ANSWER, PAGE, QUESTION, Capture, Events, Spiteful, capture, generated, said
 
 
 def step_of(run: Run) -> Step:
@@ -199,3 +213,296 @@ def test_the_hook_sees_chains_in_every_thread() -> None:
         asyncio.run(rag().ainvoke(company.FOUNDED))
     questions = [question for question, _, _ in captured.truths]
     assert questions == sorted([company.FOUNDED, company.FOUNDED, company.SPARS])
+
+
+# --- events in asynchronous LangChain: ours run in the loop, and nobody else loses any ------------
+
+EVENTS = [
+    name
+    for name in vars(LangChainCapture)
+    if name.startswith("on_") and getattr(BaseCallbackHandler, name, None) is not None
+]
+FOUNDED = (company.FOUNDED, (company.HISTORY, company.FOUNDER))
+
+
+def threads_of(captured: Capture, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    threads: Counter[int] = Counter()
+    recorder = captured.recorder
+    for name in ("start", "end"):
+        method = getattr(recorder, name)
+
+        def noted(*args: Any, method: Any = method) -> Any:
+            threads[threading.get_ident()] += 1
+            return method(*args)
+
+        monkeypatch.setattr(recorder, name, noted)
+    return threads
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_an_event_is_taken_for_a_coroutine_function(name: str) -> None:
+    """Asynchronous LangChain asks `inspect` and `asyncio`."""
+    event = getattr(capture().handler, name)
+    assert inspect.iscoroutinefunction(event)
+    assert asyncio.iscoroutinefunction(event)
+
+
+def test_asynchronous_events_run_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No event of ours is handed to another thread."""
+    captured = capture()
+    threads = threads_of(captured, monkeypatch)
+    asyncio.run(rag(KeywordRetriever()).ainvoke(company.FOUNDED, {"callbacks": [captured.handler]}))
+    assert threads.keys() == {threading.get_ident()}
+    assert [truth[:2] for truth in captured.truths] == [FOUNDED]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_subclass_may_override_events(*, asynchronous: bool) -> None:
+    """An event of its own that calls `super` is noted, once, in either kind of LangChain."""
+
+    class Own(LangChainCapture):
+        def __init__(self, captured: Capture) -> None:
+            super().__init__(lambda: captured.recorder, edge=captured.pipeline.edge("callback"))
+            self.seen: list[str] = []
+
+        def on_chain_start(self, *args: Any, **event: Any) -> None:
+            self.seen.append("start")
+            super().on_chain_start(*args, **event)
+
+        def on_retriever_end(self, *args: Any, **event: Any) -> None:
+            self.seen.append("documents")
+            super().on_retriever_end(*args, **event)
+
+    captured = capture()
+    handler = Own(captured)
+    run(rag(KeywordRetriever()), handler, asynchronous=asynchronous)
+    assert handler.seen.count("documents") == 1
+    assert handler.seen.count("start") > 1
+    assert [truth[:2] for truth in captured.truths] == [FOUNDED]
+
+
+def run(chain: Any, *handlers: Any, asynchronous: bool) -> Any:
+    config: Any = {"callbacks": list(handlers)}
+    if asynchronous:
+        return asyncio.run(chain.ainvoke(company.FOUNDED, config))
+    return chain.invoke(company.FOUNDED, config)
+
+
+def counting(event: str, *, asynchronous: bool = False) -> Any:
+    def plain(handler: Any, *_: Any, **__: Any) -> None:
+        handler.seen[event] += 1
+
+    async def awaited(handler: Any, *_: Any, **__: Any) -> None:
+        handler.seen[event] += 1
+
+    return awaited if asynchronous else plain
+
+
+class Plain(BaseCallbackHandler):
+    """A handler of others: not inline, with ordinary methods."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    on_chain_start, on_chain_end = counting("chain start"), counting("chain end")
+    on_chat_model_start = on_llm_start = counting("model start")
+    on_llm_end = counting("model end")
+    on_retriever_start, on_retriever_end = counting("search"), counting("documents")
+
+
+class Async(AsyncCallbackHandler):
+    """A handler of others with coroutines."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    on_chain_start = counting("chain start", asynchronous=True)
+    on_llm_end = counting("model end", asynchronous=True)
+
+
+TEXT = PromptTemplate.from_template("{context}\n\nQuestion: {question}\nAnswer:")
+MODELS: dict[str, Any] = {"chat": PROMPT | ScriptedChat(), "completion": TEXT | ScriptedLLM()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("others", [[Plain], [Plain, Async], [Async, Plain]])
+def test_other_handlers_get_all_their_events(model: str, others: list[Any]) -> None:
+    """Beside ours they are told what they are told without it: model starts, too."""
+    chain = lookup(KeywordRetriever()) | MODELS[model]
+    alone, beside = ([make() for make in others] for _ in range(2))
+    captured = capture()
+    run(chain, *alone, asynchronous=True)
+    run(chain, beside[0], captured.handler, *beside[1:], asynchronous=True)
+    assert [one.seen for one in beside] == [one.seen for one in alone]
+    assert all(one.seen["model end"] == 1 for one in beside)
+    assert [truth[:2] for truth in captured.truths] == [FOUNDED]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("how", ["twice", "bound and passed", "two handlers"])
+def test_a_handler_that_is_attached_twice(how: str, *, asynchronous: bool) -> None:
+    """The turn is captured once, with each of its spans."""
+    captured, chain = capture(), rag(KeywordRetriever())
+    handlers = [captured.handler]
+    if how == "twice":
+        handlers *= 2
+    elif how == "bound and passed":
+        chain = chain.with_config(callbacks=[captured.handler])
+    else:
+        edge = captured.pipeline.edge("callback")
+        handlers.append(LangChainCapture(lambda: captured.recorder, edge=edge))
+    run(chain, *handlers, asynchronous=asynchronous)
+    assert [truth[:2] for truth in captured.truths] == [FOUNDED]
+    assert len(captured.spans) == 3
+    assert captured.reasons == []
+
+
+# --- what is noted --------------------------------------------------------------------------------
+
+BIG = "kites and sails " * 655_360  # 10 MB
+
+
+def test_what_is_changed_after_its_event() -> None:
+    """A state that a graph fills, documents as rerankers change them, messages and their parts."""
+    sent = Events(capture())
+    state: dict[str, Any] = {"question": QUESTION, "history": ["before"]}
+    document = Document(PAGE, id="d1", metadata={"source": "a", "nested": {"score": 1}})
+    documents, parts = [document], [{"type": "text", "text": PAGE}]
+    messages: list[Any] = [SystemMessage(parts), HumanMessage(QUESTION)]
+    said = AIMessage(ANSWER)
+    sent.start(state)
+    state["question"] = "Something else?"
+    state["history"].append("later")
+    sent.retrieve(documents)
+    document.page_content, document.id = "changed", "changed"
+    document.metadata.clear()
+    documents.clear()
+    sent.ask([messages])
+    parts[0]["text"] = messages[1].content = "changed"
+    messages.clear()
+    sent.answer(generated(said))
+    root = sent.captured.recorder.runs[sent.root.int]
+    captured = sent.end({"messages": [HumanMessage(QUESTION), said]})
+    said.content = "changed"
+    assert captured.truths == TURN
+    assert captured.samples[0].retrieved_ids == ("d1",)
+    assert "changed" not in str(root.told)
+
+
+class Tone(Enum):
+    """How to answer."""
+
+    KIND = "kind"
+
+
+class Words(str, Enum):  # as applications write it
+    """A text that is a member of an enumeration."""
+
+    ASKED = QUESTION
+
+
+@dataclass
+class State:
+    """The state of a graph, as a dataclass."""
+
+    question: str
+    tone: Tone = Tone.KIND
+    me: Any = None
+
+
+class Record(BaseModel):
+    """The state of a graph, as a pydantic model."""
+
+    question: str
+    tone: Tone = Tone.KIND
+
+
+class Text(str):
+    """A text of a class of its own."""
+
+    __slots__ = ()
+
+
+def circular() -> dict[str, Any]:
+    found: dict[str, Any] = {"question": QUESTION, "list": []}
+    found["me"] = found
+    found["list"].append(found["list"])
+    return found
+
+
+def deep() -> dict[str, Any]:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    return {"question": QUESTION, "nested": nested}
+
+
+INPUTS: dict[str, Any] = {
+    "an enumeration": {"question": QUESTION, "tone": Tone.KIND, Tone.KIND: 1},
+    "a text that is an enumeration": {"question": Words.ASKED},
+    "a text of its own class": Text(QUESTION),
+    "a dataclass": State(QUESTION),
+    "a pydantic model": Record(question=QUESTION),
+    "bytes": {"question": QUESTION, "image": b"\xff\x00" * 1000},
+    "numpy": {"question": QUESTION, "vector": np.ones(1000), "score": np.float32(1)},
+    "a numpy text": {"question": np.str_(QUESTION)},
+    "pandas": {"question": QUESTION, "table": pd.DataFrame({"a": [1]}), "row": pd.Series([1])},
+    "a circle": circular(),
+    "a state in a circle": State(QUESTION, me=circular()),
+    "depth": deep(),
+    "a mapping of another kind": MappingProxyType({"question": QUESTION}),
+    "a user's dict": UserDict({"question": QUESTION}),
+    "a long list": {"question": QUESTION, "numbers": list(range(1_000_000))},
+    "10 MB beside": {"question": QUESTION, "file": BIG},
+    "a lone surrogate": {"question": QUESTION, "half": "\ud800"},
+    "not a number": {"question": QUESTION, "score": float("nan")},
+}
+
+
+@pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
+def test_inputs_of_every_kind(inputs: Any) -> None:
+    """The question is found beside whatever else there is; nothing fails."""
+    captured = Events(capture()).turn(inputs=inputs)
+    assert captured.truths == TURN
+    assert captured.errors == []
+    assert len(captured.spans) == 3
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        pd.DataFrame({"page_content": [PAGE]}),
+        np.array([PAGE]),
+        [None],
+        [{"page_content": None}],
+        [Document("")],
+        [Tone.KIND],
+        "not a list",
+        PAGE,
+        5,
+    ],
+    ids=str,
+)
+def test_documents_of_every_kind(documents: Any) -> None:
+    """Documents without a text, or things that are none, are no reason to fail or to guess."""
+    sent = Events(capture(raise_errors=False))
+    sent.start()
+    sent.retrieve(documents)
+    sent.ask()
+    sent.answer()
+    captured = sent.end()
+    assert len(captured.spans) == 3
+    assert len(captured.samples) + len(captured.reasons) == 1
+    assert all(contexts in {(), ("",), (PAGE,)} for _, contexts, _ in captured.truths)
+
+
+def test_values_that_resist_cost_their_event() -> None:
+    """A value that raises when it is looked at is counted; its run ends all the same."""
+    sent = Events(capture(raise_errors=False))
+    sent.start({"question": QUESTION, "odd": Spiteful()})
+    sent.retrieve()
+    sent.ask()
+    sent.answer()
+    captured = sent.end()
+    assert len(captured.recorder) == 0
+    assert set(captured.errors) == {"callback"}

@@ -12,17 +12,8 @@ from opentelemetry.trace import use_span
 from parallel import forking, in_child
 from rag_eval_otel.capture.runs import MAX_RUNS
 from rag_eval_otel.capture.step import Kind
-from recording import (
-    ANSWER,
-    QUESTION,
-    Capture,
-    begin,
-    begin_turn,
-    capture,
-    fail,
-    finish,
-    run_turn,
-)
+from rag_eval_otel.types import Passage
+from recording import ANSWER, QUESTION, Capture, begin, begin_turn, capture, fail, finish, run_turn
 from support import ManualClock
 
 GRACE = 5.0
@@ -70,6 +61,24 @@ def test_what_might_have_been_a_turn_is_counted(
     else:
         finish(captured, root)
     assert captured.reasons == reasons
+
+
+def test_what_was_recorded_within_a_run() -> None:
+    """Question and answer are also those of the runs above without their own; the last counts."""
+    captured = capture()
+    root = begin(captured, "chain", 1)
+    below = begin(captured, "chain", 2, under=1)
+    tool = begin(captured, "tool", 3, under=2)
+    pages = (Passage(text="a  b"), Passage(text="a b"), Passage(text="c"))
+    tool.said = {"input": QUESTION, "output": ANSWER, "documents": pages}
+    below.said = {"output": "Another."}
+    top, middle, inner = root.tree.steps(most=20)
+    both = {"input", "output"}
+    assert (top.recorded, middle.recorded, inner.recorded) == (both, both, {*both, "documents"})
+    assert (top.input, middle.input, middle.output) == (QUESTION, QUESTION, "Another.")
+    assert top.cut == {"output"}  # as ANSWER is longer than 20 characters
+    assert (inner.output, inner.cut, inner.documents) == (None, {"output"}, (pages[0], pages[2]))
+    finish(captured, tool, below, root)
 
 
 @pytest.mark.slow

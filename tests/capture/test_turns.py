@@ -1,16 +1,22 @@
-"""Grouping: which calls, retrievals and ancestors make up a turn."""
+"""Grouping: which calls, retrievals and ancestors make up a turn, also where nobody recorded one.
+
+Retrievals may be seen by tools, by messages, by documents handed on, or by a heading.
+"""
 
 from collections import Counter
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from properties import examples
-from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turns import StepTree, Turn, find_turns
+from rag_eval_otel.capture.sample import extract, turns_in
+from rag_eval_otel.capture.step import Result, Step
+from rag_eval_otel.capture.turns import Turn, find_turns, is_verdict
+from rag_eval_otel.types import Passage, Sample
+from recordings import misread
 from steps import chain, forests, llm, retriever, tool
 
 
@@ -18,9 +24,10 @@ def names(steps: tuple[Step, ...]) -> str:
     return " ".join(step.name for step in steps)
 
 
-def only(*steps: Step) -> Turn:
-    (turn,) = find_turns(steps)
-    return turn
+def shape(turn: Turn) -> tuple[str, str, str, str]:
+    """Return the names of the path, the retrievals, the calls, and the other calls."""
+    path, found, calls, others = turn.path, turn.retrievers, turn.calls, turn.other_calls
+    return names(path), names(found), names(calls), names(others)
 
 
 def plain(prefix: str = "", *, under: str | None = None, at: int = 0) -> tuple[Step, ...]:
@@ -32,145 +39,91 @@ def plain(prefix: str = "", *, under: str | None = None, at: int = 0) -> tuple[S
     )
 
 
-def test_a_chain_that_retrieves_and_asks_is_a_turn() -> None:
-    """The anchor is the deepest that holds both; what is above belongs to the turn, too."""
-    turn = only(chain("app"), *plain(under="app"))
-    assert turn.anchor.name == "rag"
-    assert names(turn.path) == "rag app"
-    assert names(turn.calls) == "write"
-    assert names(turn.retrievers) == "search"
-    assert turn.other_calls == ()
+APP, SEARCH, WRITE = chain("app"), retriever("search", "app", at=(1, 2)), llm("w", "app", at=(5, 6))
+PLAIN = ("rag app", "search", "write", "")
+ERROR = "ConnectionError"
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        (),
-        (chain("app"), llm("write", "app", at=(1, 2))),
-        (chain("app"), retriever("search", "app", at=(1, 2))),
-        (chain("app"), llm("write", "app", at=(1, 2)), retriever("search", "app", at=(3, 4))),
-        (chain("app"), retriever("search", "app", at=(1, 2)), llm("write", None, at=(3, 4))),
-        (retriever("search", None, at=(1, 2)), llm("write", None, at=(3, 4))),
-        (retriever("search", "gone", at=(1, 2)), llm("write", "gone", at=(3, 4))),
-    ],
-    ids=["empty", "no retrieval", "no call", "call first", "apart", "no root", "missing parent"],
-)
-def test_what_is_no_turn(steps: tuple[Step, ...]) -> None:
-    """A turn takes a retrieval, a call that begins after it, and an ancestor of both."""
-    assert find_turns(steps) == []
-
-
-def test_calls_before_any_retrieval_are_rewrites() -> None:
-    """They write the query; those after it are the turn's calls, by their start."""
-    turn = only(
-        chain("app"),
-        llm("third", "app", at=(9, 10)),
-        llm("condense", "app", at=(1, 2)),
-        retriever("search", "app", at=(3, 4)),
-        llm("second", "app", at=(5, 6)),
-    )
-    assert names(turn.other_calls) == "condense"
-    assert names(turn.calls) == "second third"
-
-
-@pytest.mark.parametrize("name", ["search", "write"])
-def test_what_failed_does_not_count(name: str) -> None:
-    """Without its only retrieval, or its only call, a chain is no turn."""
-    broken = {
-        "search": retriever("search", "rag", at=(1, 2), error="ConnectionError"),
-        "write": llm("write", "rag", at=(3, 4), error="ConnectionError"),
-    }
-    steps = [broken[name] if f.name == name else f for f in plain()]
-    assert find_turns(steps) == []
-
-
-def test_the_outermost_retriever_and_the_innermost_call_count() -> None:
-    """Retrievers use retrievers and calls; models are wrapped in models."""
-    turn = only(
-        chain("app"),
-        retriever("multi", "app", at=(1, 8)),
-        llm("queries", "multi", at=(2, 3)),
-        retriever("inner", "multi", at=(4, 5)),
-        llm("wrapper", "app", at=(9, 12)),
-        llm("model", "wrapper", at=(10, 11)),
-    )
-    assert names(turn.retrievers) == "multi"
-    assert names(turn.calls) == "model"
-    assert turn.other_calls == ()
-
-
-def test_turns_side_by_side_are_apart() -> None:
-    """Each has its own retrievals and calls, in whichever order they overlap."""
-    first, second = plain("a-", under="app"), plain("b-", under="app", at=1)
-    turns = find_turns([chain("app"), *second, *first])
-    assert [names(turn.path) for turn in turns] == ["a-rag", "b-rag"]
-    assert [names(turn.retrievers) for turn in turns] == ["a-search", "b-search"]
-    assert [names(turn.calls) for turn in turns] == ["a-write", "b-write"]
-
-
-def test_a_turn_around_a_turn() -> None:
-    """A chain that retrieves for itself around a RAG chain is a turn; its line is itself."""
-    turns = find_turns(
-        [
-            chain("app"),
-            *plain(under="app"),
-            retriever("more", "app", at=(12, 13)),
-            llm("conclude", "app", at=(14, 15)),
-        ]
-    )
-    assert [names(turn.path) for turn in turns] == ["rag", "app"]
-    assert [names(turn.retrievers) for turn in turns] == ["search", "more"]
-    assert [names(turn.calls) for turn in turns] == ["write", "conclude"]
-
-
-def test_a_turn_whose_answer_comes_out_is_no_step() -> None:
-    """What is called after it only names what it said."""
-    turn = only(
-        chain("app", asked="Why?", told="Because of it."),
-        chain("rag", "app", at=(0, 9), asked="Why?", told="Because of it."),
-        retriever("search", "rag", at=(1, 2), found=["A page that says why."]),
-        llm("write", "rag", at=(3, 4), shown=["A page that says why."], said="Because of it."),
-        llm("title", "app", at=(20, 21), shown=["A page that says why."], said="Why it is."),
-    )
-    assert turn.anchor.name == "rag"
-
-
-@pytest.mark.parametrize("depth", [0, 1, 3])
-def test_a_turn_used_as_a_tool_is_part_of_the_agents(depth: int) -> None:
-    """One turn: the agent's line, and the calls and retrievals of both."""
-    between = [chain(f"c{n}", f"c{n - 1}" if n else "ask") for n in range(depth)]
-    turn = only(
+def agent(between: int) -> list[Step]:
+    """Build an agent with a RAG chain, below ``between`` other chains, as a tool."""
+    chains = [chain(f"c{n}", f"c{n - 1}" if n else "ask") for n in range(between)]
+    return [
         chain("agent"),
         llm("plan", "agent", at=(0, 1)),
         tool("ask", "agent", at=(2, 30)),
-        *between,
-        *plain(under=between[-1].name if between else "ask", at=3),
+        *chains,
+        *plain(under=chains[-1].name if chains else "ask", at=3),
         llm("conclude", "agent", at=(31, 32)),
-    )
-    assert turn.anchor.name == "agent"
-    assert names(turn.path) == "agent"
-    assert names(turn.calls) == "write conclude"
-    assert names(turn.other_calls) == "plan"
-    assert names(turn.retrievers) == "search"
+    ]
 
 
-def test_a_turn_below_a_tool_of_no_turn_stands_alone() -> None:
-    """An agent that says nothing after its tool has no turn that could take the tool's in."""
-    turn = only(chain("agent"), tool("ask", "agent", at=(1, 20)), *plain(under="ask", at=2))
-    assert turn.anchor.name == "rag"
-    assert names(turn.path) == "rag ask agent"
-
-
-def test_of_two_steps_with_one_id_the_first_counts() -> None:
-    """A step that is delivered twice is in the turn once."""
-    steps = plain()
-    assert find_turns([*steps, *steps]) == find_turns(steps)
-    assert StepTree([*steps, *steps]).steps == steps
-
-
-def test_turns_that_use_each_other_as_tools_are_refused() -> None:
-    """No turn is outermost in a circle; one beside it is found all the same."""
-    turns = find_turns(
+OF_AGENT = ("agent", "search", "write conclude", "plan")
+ASKED, TOLD = "When was it founded?", "It was founded in 1949, says the book."
+PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
+GROUPS: dict[str, tuple[list[Step], list[tuple[str, str, str, str]]]] = {
+    "nothing": ([], []),
+    "no retrieval": ([APP, WRITE], []),
+    "no call": ([APP, SEARCH], []),
+    "a call before the retrieval": ([APP, llm("w", "app", at=(0, 1)), SEARCH], []),
+    "a call elsewhere": ([APP, SEARCH, llm("w", None, at=(5, 6))], []),
+    "no root": ([replace(one, parent=None) for one in (SEARCH, WRITE)], []),
+    "a missing parent": ([SEARCH, WRITE], []),
+    "a retrieval that failed": ([APP, replace(SEARCH, error=ERROR), WRITE], []),
+    "a call that failed": ([APP, SEARCH, replace(WRITE, error=ERROR)], []),
+    "the anchor is the deepest that holds both": ([APP, *plain(under="app")], [PLAIN]),
+    "a step that is delivered twice counts once": ([APP, *plain(under="app") * 2], [PLAIN]),
+    "calls before any retrieval are rewrites": (
+        [
+            APP,
+            llm("third", "app", at=(9, 10)),
+            llm("condense", "app", at=(0, 1)),
+            SEARCH,
+            llm("second", "app", at=(5, 6)),
+        ],
+        [("app", "search", "second third", "condense")],
+    ),
+    "the outermost retriever and the innermost call count": (
+        [
+            APP,
+            retriever("multi", "app", at=(1, 8)),
+            llm("queries", "multi", at=(2, 3)),
+            retriever("inner", "multi", at=(4, 5)),
+            llm("wrapper", "app", at=(9, 12)),
+            llm("model", "wrapper", at=(10, 11)),
+        ],
+        [("app", "multi", "model", "")],
+    ),
+    "turns side by side are apart": (
+        [APP, *plain("b-", under="app", at=1), *plain("a-", under="app")],
+        [("a-rag", "a-search", "a-write", ""), ("b-rag", "b-search", "b-write", "")],
+    ),
+    "a turn around a turn": (
+        [
+            APP,
+            *plain(under="app"),
+            retriever("more", "app", at=(12, 13)),
+            llm("conclude", "app", at=(14, 15)),
+        ],
+        [("rag", "search", "write", ""), ("app", "more", "conclude", "write")],
+    ),
+    "a turn whose answer comes out is no step of another": (
+        [
+            chain("app", asked="Why?", told="Because of it."),
+            chain("rag", "app", at=(0, 9), asked="Why?", told="Because of it."),
+            retriever("search", "rag", at=(1, 2), found=[PAGE]),
+            llm("write", "rag", at=(3, 4), shown=[PAGE], said="Because of it."),
+            llm("title", "app", at=(20, 21), shown=[PAGE], said="Why it is."),
+        ],
+        [("rag", "search", "write", "")],
+    ),
+    "a turn used as a tool is part of the agent's": (agent(0), [OF_AGENT]),
+    "a turn in a chain used as a tool": (agent(1), [OF_AGENT]),
+    "a turn deep in a tool": (agent(3), [OF_AGENT]),
+    "a turn below a tool of no turn stands alone": (
+        [chain("agent"), tool("ask", "agent", at=(1, 20)), *plain(under="ask", at=2)],
+        [("rag ask agent", "search", "write", "")],
+    ),
+    "turns that use each other as tools are refused, and no other": (
         [
             chain("a", "ask-a"),
             tool("ask-a", "b", at=(0, 9)),
@@ -181,9 +134,310 @@ def test_turns_that_use_each_other_as_tools_are_refused() -> None:
             retriever("search-b", "b", at=(1, 2)),
             llm("write-b", "b", at=(3, 4)),
             *plain(at=20),
-        ]
+        ],
+        [("rag", "search", "write", "")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "expected"), GROUPS.values(), ids=GROUPS)
+def test_groups(steps: list[Step], expected: list[tuple[str, str, str, str]]) -> None:
+    """A turn takes a retrieval, a call that begins after it, and an ancestor of both."""
+    assert [shape(turn) for turn in find_turns(steps)] == expected
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "said", "is_same"),
+    [
+        (10, -10, TOLD, True),
+        (-20, 20, TOLD, True),
+        (40, -40, TOLD, True),
+        (0, 0, None, True),
+        (0, 0, OTHER, False),
+        (40, 40, TOLD, False),
+        (-40, -10, TOLD, False),
+        (10, 40, TOLD, False),
+    ],
+)
+def test_calls_that_two_instrumentations_recorded(
+    start: int, end: int, said: str | None, *, is_same: bool
+) -> None:
+    """One call has one text, and nearly one time, or the time of one is within the other's."""
+    first = llm("first", "app", at=(100 * MS, 900 * MS), said=TOLD)
+    second = llm("second", "app", at=((100 + start) * MS, (900 + end) * MS), said=said)
+    steps = [APP, SEARCH, replace(first, source="x"), replace(second, source="y")]
+    (turn,) = find_turns(steps)
+    assert len(turn.calls) == (1 if is_same else 2)
+    (turn,) = find_turns([replace(one, source="x") for one in steps])
+    assert len(turn.calls) == 2
+
+
+def test_the_query_of_a_retrieval_may_be_that_of_an_embedding() -> None:
+    """Or of a retrieval within it."""
+    early, late = (
+        replace(llm(str(end), "app", at=(0, end), shown=[str(end)]), kind="embedding")
+        for end in (1, 3)
     )
-    assert [turn.anchor.name for turn in turns] == ["rag"]
+    inner = retriever("inner", "search", at=(1, 2), query="inner?")
+    for steps, query in (([early, late], "1"), ([early, inner], "inner?"), ([late], None)):
+        (turn,) = find_turns([APP, *steps, SEARCH, WRITE])
+        assert turn.retrievers[0].input == query
+
+
+def test_a_tool_that_lost_its_retrieval() -> None:
+    """Another of its name has one."""
+    tools = tool("ask", "app", at=(1, 2)), replace(tool("ask", "app", at=(3, 4)), id="again")
+    for inner, is_lost in (("ask",), True), (("ask", "again"), False):
+        found = [retriever(f"r {one}", one, at=(1, 2), found=[PAGE]) for one in inner]
+        (turn,) = find_turns([APP, *tools, *found, WRITE], loss="possible")
+        assert turn.lacks_retrieval is is_lost
+
+
+@pytest.mark.parametrize(
+    ("told", "doubt"),
+    [(None, None), (TOLD, None), (f"So: {TOLD}", None), (TOLD[:-9], None), (OTHER, "partial")],
+)
+def test_an_output_around_turns_that_no_call_wrote(told: str | None, doubt: str | None) -> None:
+    """The call is missing that wrote it, perhaps from the answers of the turns."""
+    parts = [*plain("a-", under="app"), *plain("b-", under="app", at=20)]
+    parts = [replace(one, output=TOLD) if one.kind == "llm" else one for one in parts]
+    found = find_turns([chain("app", told=told), *parts], loss="possible")
+    assert [turn.doubt for turn in found] == [doubt, doubt]
+
+
+@pytest.mark.parametrize(
+    ("steps", "doubt"),
+    [
+        ([APP, chain("inner", "gone", at=(20, 30))], "partial"),
+        ([replace(APP, end=None), chain("inner", "gone", at=(200, 300))], "partial"),
+        ([APP, chain("inner", "gone", at=(200, 300))], None),
+        ([replace(APP, parent="gone")], "partial"),
+        ([replace(APP, parent="gone", is_remote=True)], None),
+        ([replace(APP, parent="top"), chain("top", "gone")], "partial"),
+    ],
+)
+def test_a_parent_that_is_missing(steps: list[Step], doubt: str | None) -> None:
+    """Above the turn, or above a step during it, there may be what changes it."""
+    (turn,) = find_turns([*steps, SEARCH, WRITE], loss="possible")
+    assert turn.doubt == doubt
+
+
+def test_a_retrieval_in_a_tool_whose_result_was_redacted() -> None:
+    """What it found is not looked for elsewhere."""
+    inner = retriever("r", "ask", at=(2, 3), query=ASKED, found=None)
+    for hidden in (frozenset[Any](), frozenset[Any]({"output"})):
+        used = replace(tool("ask", "app", at=(1, 4), told=PAGE), hidden=hidden)
+        (turn,) = find_turns([APP, used, inner, WRITE])
+        (found,) = turn.retrievers
+        assert found.hidden == ({"documents"} if hidden else set())
+        assert found.documents == (None if hidden else (Passage(text=PAGE),))
+
+
+def test_the_size_of_a_turn() -> None:
+    """All texts count, and what is kept beside them."""
+    steps = [chain("app", asked="a", told="b"), retriever("r", "app", at=(1, 2), found=["cc"])]
+    (turn,) = find_turns([*steps, llm("w", "app", at=(5, 6), shown=["d", "e"], said="f")])
+    (plain,) = find_turns([APP, SEARCH, WRITE])
+    assert (turn.size - plain.size, plain.size) == (len("abccedef"), 4096)
+
+
+def flat(*numbers: int) -> list[Step]:
+    """Build requests below one span that says nothing, such as that of a web server."""
+    root = replace(APP, kind="other", flat=True)
+    pages = {n: f"The page number {n} tells something." for n in numbers}
+    return [
+        root,
+        *(retriever(f"r{n}", "app", at=(n, n), query=f"{n}?", found=[pages[n]]) for n in numbers),
+        *(
+            llm(f"w{n}", "app", at=(n + 50, n + 51), shown=[pages[n], f"{n}?"], said=pages[n] * 2)
+            for n in numbers
+        ),
+    ]
+
+
+def test_turns_below_a_span_that_says_nothing() -> None:
+    """Each has a call of its own for an anchor, but a single one has the span."""
+    title = llm("title", "app", at=(90, 91), shown=["1?"], said="A title for this talk")
+    for numbers, expected in (((1, 2, 3), ["w1", "w2", "w3"]), ((1,), ["app"])):
+        found = find_turns([*flat(*numbers), title], loss="possible")
+        assert [turn.anchor.name for turn in found] == expected
+        assert [names(turn.retrievers) for turn in found] == [f"r{n}" for n in numbers]
+    callers = [
+        replace(llm(f"plan{at}", "app", at=(at, at)), calls_tools=True) for at in (0, 52, 99)
+    ]
+    found = find_turns([*flat(1, 2), *callers], loss="possible")
+    assert [names(turn.other_calls) for turn in found] == ["plan0", "plan0"]
+    again = [replace(one, input="1?") for one in flat(1, 2) if one.kind == "retriever"]
+    (turn,) = find_turns([*flat(1, 2), title, *again][::-1], loss="possible")
+    assert turn.doubt == "ambiguous"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Yes.", True),
+        ("not relevant", True),
+        ("yes, it is", False),
+        ('{"binary_score": "high"}', True),
+        ('{"passed": "yes", "count": 3, "why": null}', True),
+        ('{"answer": "Paris"}', False),
+        ('{"score": "high enough"}', False),
+        ('{"pages": []}', False),
+    ],
+)
+def test_verdicts(text: str, *, expected: bool) -> None:
+    """A yes or no, a grade, or JSON of nothing but grades."""
+    assert is_verdict(text) is expected
+
+
+# --- retrievals that nobody recorded ------------------------------------------------------------
+
+DOCUMENTS = (Passage(text=PAGE), Passage(text=OTHER))
+
+
+def told(*steps: Step, contexts_from_prompt: bool = False) -> tuple[Turn, Sample]:
+    found = find_turns(steps, loss="possible", contexts_from_prompt=contexts_from_prompt)
+    (turn,) = found
+    sample = extract(turn)
+    assert isinstance(sample, Sample), sample
+    return turn, sample
+
+
+def app() -> Step:
+    return chain("app", asked=ASKED, told=TOLD)
+
+
+def write(*shown: str, said: str = TOLD, under: str | None = "app") -> Step:
+    return llm("write", under, at=(50, 60), shown=[*shown, ASKED], said=said)
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "documents", "is_retrieval"),
+    [
+        ("search_kb", "", (), True),
+        ("handbook", "Search the handbook for what an employee may do.", (), True),
+        ("ask_company", "Ask the company.", DOCUMENTS, True),
+        ("calculator", "Calculates sums.", (), False),
+        ("weather", "Get the weather of a city.", (), False),
+    ],
+)
+def test_which_tools_retrieve(
+    name: str, description: str, documents: tuple[Passage, ...], *, is_retrieval: bool
+) -> None:
+    """Those that say so by name or description, and those that returned documents."""
+    found = replace(
+        tool(name, "app", at=(5, 9), told=PAGE),
+        description=description,
+        documents=documents or None,
+        documents_seen=documents,
+    )
+    turns = find_turns([app(), found, write(PAGE)], loss="possible")
+    assert bool(turns) == is_retrieval
+    assert all(turn.contexts_source == "tool" for turn in turns)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_retrieval"),
+    [
+        (Result(text=PAGE, tool="search_kb"), True),
+        (Result(text=PAGE, tool="ask_company", documents=DOCUMENTS[:1]), True),
+        (Result(text="5", tool="add"), False),
+        (Result(text=PAGE), False),
+        (Result(text=" ", tool="search_kb"), False),
+        (Result(text="Error: try again with another word.", tool="search_kb"), False),
+    ],
+)
+def test_what_a_tool_found_is_in_the_messages(result: Result, *, is_retrieval: bool) -> None:
+    """A client's own spans tell of tools only what the LLM was shown; it stands for the turn."""
+    call = replace(write(result.text, under=None), tool_results=(result,))
+    turns = find_turns([call], loss="possible")
+    assert bool(turns) == is_retrieval
+    for turn in turns:
+        sample = extract(turn)
+        assert isinstance(sample, Sample)
+        assert (sample.question, sample.context_texts, sample.answer) == (ASKED, (PAGE,), TOLD)
+        assert (turn.anchor.name, turn.contexts_source) == ("write", "tool")
+
+
+def test_a_result_that_a_step_tells_of_counts_once() -> None:
+    """The tool itself is there, or the retrieval in it; else the first call that was shown it."""
+    result = Result(text=PAGE, tool="search_kb")
+    again = replace(llm("l", "app", at=(40, 45), shown=[ASKED]), tool_results=(result,))
+    last = replace(write(PAGE), tool_results=(result,))
+    recorded = tool("search_kb", "app", at=(5, 9), told=PAGE)
+    found = retriever("r", "app", at=(5, 9), query=ASKED, found=[PAGE])
+    for steps in ((recorded,), (found,), ()):
+        turn, sample = told(app(), *steps, again, last)
+        assert (len(turn.retrievers), sample.context_texts) == (1, (PAGE,))
+
+
+def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
+    """The tool has asked a model: what it returned are the words of that."""
+    inner = llm("inner", "app", at=(5, 9), shown=["Founded when?"], said="In 1949, it seems.")
+    last = replace(
+        write("In 1949, it seems."),
+        tool_results=(Result(text="In 1949, it seems.", tool="search_kb"),),
+    )
+    assert find_turns([app(), inner, last], loss="possible") == []
+
+
+def test_a_retrieval_without_texts_in_a_tool_whose_result_was_shown() -> None:
+    """That is what it found."""
+    blind = retriever("r", "app", at=(5, 9), query=ASKED, found=None)
+    call = replace(write(PAGE), tool_results=(Result(text=PAGE, tool="search_kb"),))
+    turn, sample = told(app(), blind, call)
+    assert (sample.context_texts, turn.contexts_source) == ((PAGE,), "tool")
+
+
+def test_documents_of_which_only_the_use_is_seen() -> None:
+    """A step was handed them, and the application was not."""
+    join = replace(
+        chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
+    )
+    assert told(app(), join, write(f"{PAGE} {OTHER}"))[1].context_texts == (PAGE, OTHER)
+
+
+def test_documents_that_the_application_was_given() -> None:
+    """A summary of given documents is no RAG."""
+    given = replace(app(), documents_seen=DOCUMENTS, documents_given=DOCUMENTS)
+    join = replace(
+        chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
+    )
+    assert find_turns([given, join, write(f"{PAGE} {OTHER}")], loss="possible") == []
+
+
+def test_contexts_out_of_a_prompt_have_to_be_asked_for() -> None:
+    """Without any retrieval they are a guess, and the turn says so."""
+    call = write(f"Context:\n{PAGE}\n\n{OTHER}", under=None)
+    assert find_turns([call], loss="possible") == []
+    turn, sample = told(call, contexts_from_prompt=True)
+    assert (sample.question, sample.context_texts, sample.answer) == (ASKED, (PAGE, OTHER), TOLD)
+    assert turn.contexts_source == "prompt"
+
+
+@pytest.mark.parametrize("said", ["yes", '{"binary_score": "yes"}'])
+def test_a_verdict_on_contexts_in_a_prompt_is_no_turn(said: str) -> None:
+    """It answers nobody."""
+    call = write(f"Context:\n{PAGE}", said=said, under=None)
+    assert find_turns([call], loss="possible", contexts_from_prompt=True) == []
+
+
+@pytest.mark.parametrize(("count", "expected"), [(None, 2), (2, 2), (3, None)])
+def test_a_retrieval_without_texts_is_read_in_the_prompt(
+    count: int | None, expected: int | None
+) -> None:
+    """It was seen, so its documents are there; as many as it found, if it tells that."""
+    blind = replace(retriever("r", "app", at=(5, 9), query=ASKED, found=None), document_count=count)
+    (turn,) = find_turns([app(), blind, write(f"Context:\n{PAGE}\n\n{OTHER}")], loss="possible")
+    found = extract(turn)
+    assert turn.contexts_source == "prompt"
+    assert found == "ambiguous" if expected is None else isinstance(found, Sample)
+
+
+# --- any trace ------------------------------------------------------------------------------------
 
 
 class CountedId(str):
@@ -211,6 +465,19 @@ def lookups(turns: int) -> int:
 def test_twice_as_many_turns_take_twice_as_long() -> None:
     """A trace of very many turns does not stall the application's thread."""
     assert lookups(200) < 2.5 * lookups(100)
+
+
+@pytest.mark.parametrize("under", [None, "root"])
+def test_a_draft_for_each_context(under: str | None) -> None:
+    """Which of several answers to one question was chosen is not to be seen."""
+    drafts = [
+        llm(f"draft{n}", under, at=(10 * n, 10 * n + 5), shown=[shown], said=f"{TOLD} ({n})")
+        for n, page in enumerate((PAGE, OTHER), 1)
+        for shown in [f"Context:\n{page}\n\nQuestion: {ASKED}"]
+    ]
+    root = Step(id="root", parent=None, kind="other", name="ask", start=0, end=100, flat=True)
+    found = turns_in([*([root] if under else []), *drafts], contexts_from_prompt=True)
+    assert {extract(turn) for turn in found} == {"ambiguous"}
 
 
 @pytest.mark.slow
@@ -256,3 +523,8 @@ def test_deep_recursion_is_read_at_once() -> None:
             llm(f"call {depth}", own, at=(end - 5, end - 1)),
         ]
     assert len(find_turns(steps, loss="possible")) == 800
+
+
+def test_recordings() -> None:
+    """The spans of recorded applications are read as they were."""
+    assert misread() == []

@@ -1,7 +1,7 @@
 """LangChain applications in whose spans it is hard, or impossible, to see the answer.
 
 The other modules follow published pages; these combine plain calls, graders, other searches and
-unusual names. Recordings of them are read by `tests/capture/test_combinations.py`.
+unusual names. Recordings of them are read by `tests/capture/test_trace.py`.
 """
 
 import json

@@ -9,8 +9,8 @@ from haystack.components.retrievers import InMemoryBM25Retriever
 from haystack.dataclasses import ChatMessage
 from haystack.tools import ComponentTool, PipelineTool, Tool, create_tool_from_function, tool
 
-from .haystack_kit import OPENLLMETRY, Models, served, store, wired
-from .kit import Config, Truth, app, turn
+from .haystack_kit import Models, served, store, turn, wired
+from .kit import Config, Truth, app
 from .scripted import Call
 
 LIBRARY = (
@@ -20,7 +20,9 @@ LIBRARY = (
 )
 
 
-def ask(agent: Agent, question: str) -> str:
+def ask(models: Models, question: str, *tools: Any, system_prompt: str | None = None) -> str:
+    """Return the answer of an agent with ``tools``."""
+    agent = Agent(chat_generator=models.chat(), tools=list(tools), system_prompt=system_prompt)
     return agent.run(messages=[ChatMessage.from_user(question)])["messages"][-1].text or ""
 
 
@@ -28,7 +30,6 @@ def ask(agent: Agent, question: str) -> str:
     "How long may I keep a book?",
     (LIBRARY[0], LIBRARY[1]),
     "Four weeks, and you can renew it twice.",
-    not_on_spans=OPENLLMETRY,
 )
 def function_tool(config: Config, question: str, answer: str) -> str:
     """Haystack, agents: a function with the tool decorator that searches."""
@@ -44,12 +45,7 @@ def function_tool(config: Config, question: str, answer: str) -> str:
         ("kept for four weeks", answer),
         ("", Call("search_handbook", {"query": "books kept weeks renewed, reading room"})),
     ) as models:
-        agent = Agent(
-            chat_generator=models.chat(),
-            tools=[search_handbook],
-            system_prompt="You help readers. Use the tools.",
-        )
-        return ask(agent, question)
+        return ask(models, question, search_handbook, system_prompt="Use the tools.")
 
 
 def _listed(documents: list[Document]) -> str:
@@ -60,7 +56,6 @@ def _listed(documents: list[Document]) -> str:
     "Was kostet die library card, und wann closes the reading room?",
     (LIBRARY[2], LIBRARY[1]),
     "12 Euro im Jahr; er schließt um 22 Uhr.",
-    not_on_spans=OPENLLMETRY,
 )
 def component_tool(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 45: a retriever as ComponentTool, documents made a string."""
@@ -74,8 +69,7 @@ def component_tool(config: Config, question: str, answer: str) -> str:
         ("12 euros", answer),
         ("", Call("handbook", {"query": "library card costs euros reading room closes"})),
     ) as models:
-        agent = Agent(chat_generator=models.chat(), tools=[handbook])
-        return ask(agent, question)
+        return ask(models, question, handbook)
 
 
 def _retrieval_tool() -> PipelineTool:
@@ -100,7 +94,10 @@ def _retrieval_tool() -> PipelineTool:
 
 
 @turn(
-    "When does the reading room close on Sundays?", (LIBRARY[1], LIBRARY[0]), "At 18:00 on Sundays."
+    "When does the reading room close on Sundays?",
+    (LIBRARY[1], LIBRARY[0]),
+    "At 18:00 on Sundays.",
+    not_on_spans=(),
 )
 def pipeline_tool(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool."""
@@ -175,7 +172,6 @@ def get_weather(city: Annotated[str, "the city"] = "Berlin") -> dict[str, Any]:
     "Yes: Mark lives in Berlin.",
     also=({"contexts": ("Mark lives in Berlin, it says.",)},),
     optional=(Truth("Where does Mark live?", (PEOPLE[1],), "Mark lives in Berlin, it says."),),
-    not_on_spans=OPENLLMETRY,
 )
 def rag_as_a_tool(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 40: a chat application with function calling, RAG as a tool."""
@@ -185,8 +181,7 @@ def rag_as_a_tool(config: Config, question: str, answer: str) -> str:
         ("", Call("rag_pipeline_tool", {"query": "Where does Mark live?"})),
     ) as models:
         tools = [_rag_tool(models), create_tool_from_function(get_weather)]
-        agent = Agent(chat_generator=models.chat(), tools=tools, system_prompt="Use the tools.")
-        return ask(agent, question)
+        return ask(models, question, *tools, system_prompt="Use the tools.")
 
 
 @app()
@@ -196,8 +191,8 @@ def weather_tool(config: Config) -> str:
         ("mostly sunny", "It is mostly sunny in Berlin, at 7 degrees."),
         ("", Call("get_weather", {"city": "Berlin"})),
     ) as models:
-        agent = Agent(chat_generator=models.chat(), tools=[create_tool_from_function(get_weather)])
-        return ask(agent, "What is the weather in Berlin?")
+        tool = create_tool_from_function(get_weather)
+        return ask(models, "What is the weather in Berlin?", tool)
 
 
 NURSING = (
@@ -234,7 +229,6 @@ class SerperSearch:
             "Nightingale opened a secular nursing school in 1860.",
         ),
     ),
-    not_on_spans=OPENLLMETRY,
 )
 def multi_agent(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 45: a multi-agent system, an agent as the tool of another."""
@@ -255,8 +249,7 @@ def multi_agent(config: Config, question: str, answer: str) -> str:
             description="Researches a topic",
             outputs_to_string={"source": "last_message", "handler": lambda message: message.text},
         )
-        writer = Agent(chat_generator=models.chat(), system_prompt="You write.", tools=[research])
-        return ask(writer, question)
+        return ask(models, question, research, system_prompt="You write.")
 
 
 def _said(text: str) -> dict[str, Any]:
@@ -267,7 +260,6 @@ def _said(text: str) -> dict[str, Any]:
     "Может ли школьник получить card, и сколько она costs?",
     (LIBRARY[2],),
     "Да, для школьников она бесплатна.",
-    not_on_spans=OPENLLMETRY,
 )
 async def awaited_agent(config: Config, question: str, answer: str) -> str:
     """Haystack, agents: run_async with a function tool that returns a list."""

@@ -7,6 +7,7 @@ local components stand for the many integrations that are components of their ow
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import haystack
@@ -20,6 +21,7 @@ from haystack.utils import Secret
 
 from openai_server import ScriptedOpenAI
 
+from . import kit
 from .kit import embed, pieces
 from .scripted import Rule, openai_server, scripted
 
@@ -28,6 +30,7 @@ AwaitedPipeline: type[Any] = getattr(haystack, "AsyncPipeline", Pipeline)
 
 OPENLLMETRY = ("traceloop",)
 """For `not_on_spans`: it records a pipeline's inputs and outputs; no documents, prompts, tools."""
+turn = partial(kit.turn, not_on_spans=OPENLLMETRY)
 
 
 def wired(parts: dict[str, Any], *connections: str, **options: Any) -> Pipeline:
@@ -38,6 +41,12 @@ def wired(parts: dict[str, Any], *connections: str, **options: Any) -> Pipeline:
     for connection in ", ".join(connections).split(", "):
         pipe.connect(*connection.split(" > "))
     return pipe
+
+
+def answered(pipe: Pipeline, **inputs: Any) -> str:
+    """Run ``pipe`` and return the reply of its component `llm`."""
+    (reply,) = pipe.run(inputs)["llm"]["replies"]
+    return reply if isinstance(reply, str) else reply.text
 
 
 def prompted(template: str) -> ChatPromptBuilder:

@@ -30,13 +30,15 @@ from .haystack_kit import (
     LocalChatGenerator,
     LocalGenerator,
     LocalTextEmbedder,
+    answered,
     filled,
     prompted,
     served,
     store,
+    turn,
     wired,
 )
-from .kit import NOWHERE, Config, Truth, app, embed, turn
+from .kit import NOWHERE, Config, Truth, app, embed
 
 CAR = (
     "Press the release button below the wheel to open the fuel flap.",
@@ -78,7 +80,6 @@ Answer:
     "What does Rhodes Statue look like?",
     (WONDERS[0], WONDERS[1]),
     "It was a 33 metres high statue of the sun god Helios.",
-    not_on_spans=OPENLLMETRY,
 )
 def first_pipeline(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation."""
@@ -94,10 +95,10 @@ def first_pipeline(config: Config, question: str, answer: str) -> str:
             "text_embedder.embedding > retriever.query_embedding, retriever > prompt_builder",
             "prompt_builder.prompt > llm.messages",
         )
-        response = basic_rag_pipeline.run(
-            {"text_embedder": {"text": question}, "prompt_builder": {"question": question}}
+        question_of = {"question": question}
+        return answered(
+            basic_rag_pipeline, text_embedder={"text": question}, prompt_builder=question_of
         )
-        return response["llm"]["replies"][0].text
 
 
 PEOPLE = (
@@ -119,7 +120,7 @@ def _publications() -> InMemoryDocumentStore:
     )
 
 
-@turn("What was published in 1950?", (), "I found nothing about that.", not_on_spans=OPENLLMETRY)
+@turn("What was published in 1950?", (), "I found nothing about that.")
 def nothing_found(config: Config, question: str, answer: str) -> str:
     """Haystack, a filter that nothing fits: the prompt has no documents."""
     prompt = (
@@ -134,12 +135,10 @@ def nothing_found(config: Config, question: str, answer: str) -> str:
         },
         "retriever.documents > prompt_builder.documents, prompt_builder > llm",
     )
-    query = question
     old = {"field": "meta.year", "operator": "==", "value": 1950}
-    result = pipe.run(
-        {"retriever": {"query": query, "filters": old}, "prompt_builder": {"query": query}}
+    return answered(
+        pipe, retriever={"query": question, "filters": old}, prompt_builder={"query": question}
     )
-    return result["llm"]["replies"][0]
 
 
 @turn("Where does Marta live?", (PEOPLE[3],), "Marta lives in Madrid.", not_on_spans=NOWHERE)
@@ -188,7 +187,7 @@ def summarises_given_documents(config: Config) -> str:
         "prompt_builder > llm",
     )
     documents = [Document(content=text) for text in PEOPLE]
-    return pipe.run({"prompt_builder": {"documents": documents}})["llm"]["replies"][0]
+    return answered(pipe, prompt_builder={"documents": documents})
 
 
 CLIMATE = (
@@ -219,7 +218,6 @@ class MultiQueryInMemoryBM25Retriever:
     "green energy sources",
     (CLIMATE[0], CLIMATE[2], CLIMATE[1]),
     "Solar panels, wind farms and hydropower.",
-    not_on_spans=OPENLLMETRY,
 )
 def query_expansion(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, query expansion: documents put into the prompt as they are."""
@@ -273,7 +271,6 @@ FEVER = (
     "Que faire en cas de fièvre ?",
     (FEVER[0], FEVER[1]),
     "Se reposer, boire, et prendre du paracétamol.",
-    not_on_spans=OPENLLMETRY,
 )
 def hyde(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, using hypothetical document embeddings (HyDE)."""
@@ -291,9 +288,7 @@ def hyde(config: Config, question: str, answer: str) -> str:
             "retriever.documents > prompt_builder.documents",
             "prompt_builder.prompt > llm.messages",
         )
-        query = question
-        result = pipe.run({"hyde": {"query": query}, "prompt_builder": {"q": query}})
-        return result["llm"]["replies"][0].text
+        return answered(pipe, hyde={"query": question}, prompt_builder={"q": question})
 
 
 TOWER = (
@@ -433,7 +428,12 @@ class HybridRetriever:
         self.input_mapping = {"query": ["text_embedder.text", "bm25_retriever.query"]}
 
 
-@turn("What steadies the heart rate of infants?", (MEDICINE[3], MEDICINE[0]), "Kangaroo care does.")
+@turn(
+    "What steadies the heart rate of infants?",
+    (MEDICINE[3], MEDICINE[0]),
+    "Kangaroo care does.",
+    not_on_spans=(),
+)
 def super_component_retriever(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 44: creating custom SuperComponents, a hybrid retriever in RAG."""
     with served(("", answer)) as models:
@@ -445,16 +445,10 @@ def super_component_retriever(config: Config, question: str, answer: str) -> str
             },
             "hybrid.documents > builder.documents, builder.prompt > llm.messages",
         )
-        result = pipe.run({"hybrid": {"query": question}, "builder": {"question": question}})
-        return result["llm"]["replies"][0].text
+        return answered(pipe, hybrid={"query": question}, builder={"question": question})
 
 
-@turn(
-    "What pressure do the tyres need?",
-    (CAR[2],),
-    "2.3 bar in front and 2.5 bar at the rear.",
-    not_on_spans=OPENLLMETRY,
-)
+@turn("What pressure do the tyres need?", (CAR[2],), "2.3 bar in front and 2.5 bar at the rear.")
 def llm_ranker(config: Config, question: str, answer: str) -> str:
     """Haystack, LLMRanker: a chat generator ranks what BM25 has found."""
     chosen = json.dumps({"documents": [{"index": 1}]})
@@ -470,8 +464,7 @@ def llm_ranker(config: Config, question: str, answer: str) -> str:
             "ranker.documents > prompt_builder.documents, prompt_builder.prompt > llm.messages",
         )
         asked = {name: {"query": question} for name in ("retriever", "ranker")}
-        result = pipe.run({**asked, "prompt_builder": {"question": question}})
-        return result["llm"]["replies"][0].text
+        return answered(pipe, **asked, prompt_builder={"question": question})
 
 
 @turn(
@@ -483,7 +476,6 @@ def llm_ranker(config: Config, question: str, answer: str) -> str:
         ),
     ),
     "The cavern of Paul's dream.",
-    not_on_spans=OPENLLMETRY,
 )
 def sentence_window(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 42: sentence window retriever, its windows in the prompt."""
@@ -504,9 +496,9 @@ def sentence_window(config: Config, question: str, answer: str) -> str:
             "window_retriever.context_windows > prompt_builder.windows",
             "prompt_builder.prompt > llm.messages",
         )
-        query = question
-        result = pipe.run({"bm25_retriever": {"query": query}, "prompt_builder": {"query": query}})
-        return result["llm"]["replies"][0].text
+        return answered(
+            pipe, bm25_retriever={"query": question}, prompt_builder={"query": question}
+        )
 
 
 ARTICLE = (
@@ -519,7 +511,6 @@ ARTICLE = (
     "What are phishing attacks with spoof websites and mails?",
     (ARTICLE,),
     "Mails and websites that look like a bank's and ask for passwords.",
-    not_on_spans=OPENLLMETRY,
 )
 def auto_merging(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, auto-merging retriever in a RAG pipeline."""
@@ -539,8 +530,7 @@ def auto_merging(config: Config, question: str, answer: str) -> str:
             "bm25.documents > merge.documents, merge.documents > prompt_builder.documents",
             "prompt_builder.prompt > llm.messages",
         )
-        result = pipe.run({"bm25": {"query": question}, "prompt_builder": {"question": question}})
-        return result["llm"]["replies"][0].text
+        return answered(pipe, bm25={"query": question}, prompt_builder={"question": question})
 
 
 @component
@@ -556,7 +546,6 @@ class WordLimit:
     "How do I open the flap, and where is the jack?",
     (CAR[0], CAR[1]),
     "Press the button; the jack is in the boot.",
-    not_on_spans=OPENLLMETRY,
 )
 def custom_component_streamed(config: Config, question: str, answer: str) -> str:
     """Haystack, custom components; streaming_callback given at run time."""
@@ -651,12 +640,7 @@ def _fallback_inputs(query: str) -> dict[str, Any]:
     return {name: {"query": query} for name in ("retriever", "prompt_builder", "router")}
 
 
-@turn(
-    "What is Munich the capital of?",
-    (MUNICH[0],),
-    "Munich is the capital of Bavaria.",
-    not_on_spans=OPENLLMETRY,
-)
+@turn("What is Munich the capital of?", (MUNICH[0],), "Munich is the capital of Bavaria.")
 def fallback_not_needed(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 36: fallbacks with conditional routing, answered from the store."""
     with served(("", answer)) as models:
@@ -664,12 +648,7 @@ def fallback_not_needed(config: Config, question: str, answer: str) -> str:
         return result["router"]["answer"]
 
 
-@turn(
-    "How many people live in Munich?",
-    WEB,
-    "According to a web search, about 1.6 million.",
-    not_on_spans=OPENLLMETRY,
-)
+@turn("How many people live in Munich?", WEB, "According to a web search, about 1.6 million.")
 def fallback_to_the_web(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 36: fallbacks with conditional routing, answered from the web."""
     with served(("Answer from websearch", answer), ("", "no_answer")) as models:
@@ -677,12 +656,7 @@ def fallback_to_the_web(config: Config, question: str, answer: str) -> str:
         return result["llm_for_websearch"]["replies"][0].text
 
 
-@turn(
-    "Which city has the largest beer festival?",
-    (MUNICH[1],),
-    '{"city": "Munich"}',
-    not_on_spans=OPENLLMETRY,
-)
+@turn("Which city has the largest beer festival?", (MUNICH[1],), '{"city": "Munich"}')
 def validated_in_a_loop(config: Config, question: str, answer: str) -> str:
     """Haystack, JsonSchemaValidator in a loop: the error goes back to the generator."""
     template = "{% for d in documents %}{{ d.content }}\n{% endfor %}As JSON: {{ query }}"
@@ -701,12 +675,11 @@ def validated_in_a_loop(config: Config, question: str, answer: str) -> str:
             "schema_validator.validation_error > joiner",
             max_runs_per_component=3,
         )
-        query = question
-        result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"query": query}})
+        result = pipe.run({"retriever": {"query": question}, "prompt_builder": {"query": question}})
         return result["schema_validator"]["validated"][0].text
 
 
-@turn("Which river is Munich on the banks of?", (MUNICH[0],), "It is on the Isar.")
+@turn("Which river is Munich on the banks of?", (MUNICH[0],), "It is on the Isar.", not_on_spans=())
 def evaluated_in_the_pipeline(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 35: evaluating RAG, a faithfulness evaluator in the pipeline."""
     verdict = json.dumps({"statements": [answer], "statement_scores": [1]})

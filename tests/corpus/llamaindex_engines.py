@@ -70,26 +70,22 @@ NOVEL = (
 )
 
 
-@app(
-    Truth(
-        "Summarise the novel about Ishbel.",
-        NOVEL,
-        "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
-    ),
-    Truth(
-        "What does Ishbel find in the wall of the lighthouse?", (NOVEL[0],), "She finds a letter."
-    ),
+SUMMARY = Truth(
+    "Summarise the novel about Ishbel.",
+    NOVEL,
+    "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
 )
+FACT = Truth("What does Ishbel find in the lighthouse?", (NOVEL[0],), "She finds a letter.")
+
+
+@app(SUMMARY, FACT)
 def router(config: Config) -> list[str]:
     """LlamaIndex, router query engine: LLMSingleSelector over a summary and a vector index."""
     llm = ChatModel(
         ("Using only the choices above & Summarise", _choice(1, "asks for a summary")),
         ("Using only the choices above", _choice(2, "asks for a fact")),
-        (
-            "Summarise",
-            "Ishbel finds a letter, rows into fog, and learns that her grandmother wrote it.",
-        ),
-        ("", "She finds a letter."),
+        ("Summarise", SUMMARY.answer),
+        ("", FACT.answer),
     )
     summaries = SummaryIndex(nodes(*NOVEL)).as_query_engine(response_mode="tree_summarize", llm=llm)
     facts = index(*NOVEL).as_query_engine(similarity_top_k=1, llm=llm)
@@ -101,11 +97,7 @@ def router(config: Config) -> list[str]:
         ],
         llm=llm,
     )
-    asked = (
-        "Summarise the novel about Ishbel.",
-        "What does Ishbel find in the wall of the lighthouse?",
-    )
-    return [str(query_engine.query(question)) for question in asked]
+    return [str(query_engine.query(one.question)) for one in (SUMMARY, FACT)]
 
 
 def _choice(number: int, reason: str) -> str:

@@ -1,0 +1,598 @@
+"""Traces of the real SDK as applications leave them: what waits, what leaves, and log records.
+
+Sessions, streams, threads and disorder; whatever happens, each span leaves once.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk.trace import Span as SdkSpan
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from live import App, answered, asked, attached, collecting_size, generated, retrieved, said, told
+from properties import examples
+from rag_eval_otel import instrument
+from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.trace import OpenSpans, PendingLogs, TraceLimits, may_be_read
+from rag_eval_otel.live.instrument import pipeline_of
+from rag_eval_otel.runtime.guard import JUDGING
+from recordings import PATHS, is_as_stated
+from replay import load, replay
+
+SCORED = ("scored", None)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+def test_a_recorded_trace(path: Path) -> None:
+    """Every turn is found as it was, or refused for a known reason; what is none is not scored."""
+    recording = load(path)
+    assert recording.spans
+    assert is_as_stated(recording, replay(recording.calls))
+
+
+@pytest.mark.parametrize("kind", [SpanKind.SERVER, SpanKind.CONSUMER])
+def test_a_server_s_request_that_never_ends(kind: SpanKind) -> None:
+    """Below a request from another process that stays open, like a socket's, turns are scored."""
+    caller = NonRecordingSpan(SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(1)))
+    with attached() as app:
+        request = app.provider.get_tracer("web").start_span(
+            "GET /socket", context=set_span_in_context(caller), kind=kind
+        )
+        chain = app.turn(1, request)
+        assert app.handle.flush()
+        assert app.status_of(chain) == "scored"
+
+
+def test_a_turn_that_two_instrumentations_record() -> None:
+    """Side by side below a request, each with spans of its own: the turn is scored once."""
+    with attached() as app:
+        request = app.plain("request")
+        chains = [app.chain(1, request)]
+        second = app.provider.get_tracer("openinference.instrumentation.other")
+        other = replace(app, tracer=second)
+        chains.append(other.chain(1, request))
+        for one, chain in zip((app, other), chains, strict=True):
+            one.retrieve(1, chain)
+            one.generate(1, chain)
+        for chain in chains:
+            chain.end()
+        request.end()
+        assert app.handle.flush()
+        assert app.counted() == {SCORED: 1, ("skipped", "duplicate"): 1}
+        assert app.statuses() == {"scored": 1, "skipped": 1, None: 5}
+
+
+def test_retrieval_and_call_side_by_side_below_a_root_that_never_ends() -> None:
+    """What an open span may still hold is not guessed at: refused when the pipeline ends."""
+    with attached() as app:
+        session = app.plain("session")
+        app.retrieve(1, session)
+        app.generate(1, session)
+        assert app.handle.flush(0.4)
+        assert app.counted() == {}
+        app.handle.shutdown()
+        assert app.counted() == {("skipped", "partial"): 1}
+        assert app.statuses() == {None: 2}
+
+
+def test_a_generator_after_its_segment_was_read() -> None:
+    """What comes after its trace was complete is refused: half of a turn is no turn."""
+    with attached() as app:
+        chain = app.chain()
+        app.retrieve(1, chain)
+        chain.end()
+        assert app.handle.flush()
+        app.generate(1, chain)
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "no_retrieval"): 1}
+        assert app.statuses() == {None: 3}
+
+
+class Ids(IdGenerator):
+    """Gives every span of a trace the ids it was told, in a circle."""
+
+    def __init__(self, *spans: int) -> None:
+        self._spans, self._next, self._trace = spans, 0, 0
+
+    def generate_trace_id(self) -> int:
+        self._trace += 1
+        return self._trace
+
+    def generate_span_id(self) -> int:
+        self._next += 1
+        return self._spans[(self._next - 1) % len(self._spans)]
+
+
+def test_two_spans_of_one_id() -> None:
+    """Where an id was given twice it is not known what belongs to what: refused, all exported."""
+    with attached(provider=TracerProvider(id_generator=Ids(1, 2, 2))) as app:
+        app.turn()
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "ambiguous"): 1}
+        assert sorted(app.names()) == ["chain", "llm", "retriever"]
+
+
+@pytest.mark.parametrize("parent", ["retriever", "chain"])
+def test_a_span_below_itself(parent: str) -> None:
+    """A turn whose spans are each other's parents, or their own, is exported once, and counted."""
+    with attached() as app:
+        chain = app.chain()
+        retriever = app.step("RETRIEVER", chain, **retrieved(1))
+        call = app.step("LLM", chain, **generated(1))
+        set_parent(chain, retriever if parent == "retriever" else chain)
+        for span in (retriever, call, chain):
+            span.end()
+        assert app.handle.flush()
+        assert sorted(app.names()) == ["chain", "llm", "retriever"]
+        assert sum(app.counted().values()) <= 1
+
+
+def set_parent(span: Any, parent: Any) -> None:
+    assert isinstance(span, SdkSpan)
+    span._parent = parent.get_span_context()  # noqa: SLF001
+
+
+def test_parents_that_are_nowhere() -> None:
+    """A turn whose root is not there may be part of another: refused."""
+    missing = NonRecordingSpan(SpanContext(7, 8, is_remote=False, trace_flags=TraceFlags(1)))
+    with attached() as app:
+        app.turn(1, missing)
+        assert app.handle.flush()
+        assert app.counted() == {("skipped", "partial"): 1}
+        assert app.statuses() == {"skipped": 1, None: 2}
+
+
+def test_a_leaked_parent() -> None:
+    """A chain below a call that had ended before it began is a turn of its own."""
+    with attached() as app:
+        leaked = app.generate(1, None)
+        chain = app.turn(2, leaked)
+        assert app.handle.flush()
+        assert app.status_of(chain) == "scored"
+
+
+def test_a_span_that_ends_twice() -> None:
+    """The SDK ends a span once; a processor that is told twice exports the second, unscored."""
+    with attached() as app:
+        chain = app.turn()
+        app.processor.on_end(chain)  # type: ignore[arg-type]  # what the SDK hands over
+        assert app.handle.flush()
+        assert app.statuses() == {"scored": 1, None: 3}
+        assert app.counted() == {SCORED: 1}
+
+
+@pytest.mark.parametrize("back", [1, 10**9, 10**15])
+def test_clocks_that_run_backwards(back: int) -> None:
+    """Spans that end before they start, or start before what is above them, break nothing."""
+    with attached() as app:
+        chain = app.chain()
+        start = chain.start_time - back  # type: ignore[attr-defined]
+        for kind, attributes in (("RETRIEVER", retrieved(1)), ("LLM", generated(1))):
+            span = app.tracer.start_span(
+                kind,
+                context=set_span_in_context(chain),
+                attributes={"openinference.span.kind": kind, **attributes},
+                start_time=start,
+            )
+            span.end(start - 1)
+        chain.end(start - 2)
+        assert app.handle.flush()
+        assert len(app.exported()) == 3
+        assert sum(app.counted().values()) == 1
+
+
+BROKEN: dict[str, Any] = {
+    "numbers": {"input.value": 1, "output.value": 2.5},
+    "lists": {"input.value": ["a", "b"], "output.value": [True, False]},
+    "json": {"input.value": '{"question": "who', "output.value": '{"answer": ['},
+    "repr": {"input.value": "{'question': <object at 0x7f>}", "output.value": "Message(content="},
+    "deep": {"input.value": "[" * 50_000, "output.value": "]" * 50_000},
+    "kind": {"openinference.span.kind": 7},
+    "surrogates": {"input.value": "\ud800", "output.value": "\udfff"},
+}
+
+
+@pytest.mark.parametrize("where", ["CHAIN", "RETRIEVER", "LLM"])
+@pytest.mark.parametrize("values", list(BROKEN.values()), ids=list(BROKEN))
+def test_attributes_of_any_kind(values: dict[str, Any], where: str) -> None:
+    """Whatever is written on a span, it is exported once, and its turn is counted once."""
+    with attached() as app:
+        chain = app.step("CHAIN", **answered(1))
+        steps = [
+            app.step("RETRIEVER", chain, **retrieved(1)),
+            app.step("LLM", chain, **generated(1)),
+            chain,
+        ]
+        for span in steps:
+            if span.name == where.lower():  # type: ignore[attr-defined]
+                span.set_attributes(values)
+            span.end()
+        assert app.handle.flush()
+        assert len(app.exported()) == 3
+        assert sum(app.counted().values()) == 1
+
+
+def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convention that fails costs a turn, never a span, and the application hears nothing."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    with attached(raise_errors=False) as app:
+        monkeypatch.setattr("rag_eval_otel.live.store.kind_of", fail)
+        app.turn(1)
+        monkeypatch.undo()
+        monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
+        app.turn(2)
+        assert app.handle.flush()
+        monkeypatch.undo()
+        app.turn(3)
+        assert app.handle.flush()
+        assert app.statuses() == {"scored": 1, "error": 1, None: 7}
+        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
+
+
+def test_a_span_of_another_make() -> None:
+    """A span that lacks what the SDK's spans have goes on, and the failure is counted."""
+
+    class Odd:
+        context = instrumentation_scope = None
+
+    with attached(raise_errors=False) as app:
+        passed: list[object] = []
+        app.pipeline.export = passed.append  # type: ignore[assignment,method-assign]
+        odd = Odd()
+        app.processor.on_end(odd)  # type: ignore[arg-type]
+        assert passed == [odd]
+
+
+def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something of ours fails after a span was held, it leaves at once, and once."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    with attached(raise_errors=False) as app:
+        app.store.limits = TraceLimits(max_bytes=100_000)
+        monkeypatch.setattr(app.pipeline, "_follow_up", fail)
+        chains = []
+        for number in range(20):
+            chains.append(app.chain(number))
+            app.retrieve(number, chains[-1])
+            app.generate(number, chains[-1])
+        for number in range(10):  # each pushes an older trace out as it is held
+            chains[-1 - number].set_attribute("more", "x" * 10_000)
+            chains[-1 - number].end()
+        left = Counter(span.context.span_id for span in app.exported())
+        assert app.handle.flush()
+        ended = Counter(span.context.span_id for span in app.exported())
+        assert set(ended.values()) == {1}
+        assert len(ended) == 50
+        assert len(left) > 40
+
+
+# --- whatever the order in which spans end --------------------------------------------------------
+
+KINDS = ("CHAIN", "AGENT", "LLM", "RETRIEVER", "TOOL", "plain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Spans in the order of their starts: what each is, below which it is, and who ends when."""
+
+    kinds: list[str]
+    parents: list[int | None]
+    ends: list[int]
+
+    def below(self, number: int) -> set[int]:
+        own = {n for n, parent in enumerate(self.parents) if parent == number}
+        return own.union(*map(self.below, own))
+
+    def has(self, number: int, *kinds: str) -> bool:
+        """Tell whether a span of these kinds is below a span."""
+        return any(self.kinds[n] in kinds for n in self.below(number))
+
+    def may_wait(self, number: int) -> bool:
+        """Tell whether a retrieval, or a tool, which may be one, is below a span.
+
+        A model's call, or a span around one, may also wait for a retrieval beside it.
+        """
+        calls = self.kinds[number] == "LLM" or self.has(number, "LLM")
+        above, root = number, self.parents[number]
+        while root is not None and calls:
+            above, root = root, self.parents[root]
+        return self.has(above, "RETRIEVER", "TOOL")
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    count = draw(st.integers(1, 9))
+    return Shape(
+        kinds=[draw(st.sampled_from(KINDS)) for _ in range(count)],
+        parents=[draw(st.none() | st.integers(0, n - 1)) if n else None for n in range(count)],
+        ends=draw(st.permutations(range(count))),
+    )
+
+
+def start(app: App, shape: Shape) -> list[Span]:
+    attributes: dict[str, dict[str, Any]] = {
+        "CHAIN": answered(1),
+        "AGENT": answered(1),
+        "RETRIEVER": retrieved(1),
+        "LLM": generated(1),
+        "TOOL": {},
+    }
+    spans: list[Span] = []
+    for kind, parent in zip(shape.kinds, shape.parents, strict=True):
+        above = None if parent is None else spans[parent]
+        is_plain = kind == "plain"
+        spans.append(
+            app.plain("step", above) if is_plain else app.step(kind, above, **attributes[kind])
+        )
+    return spans
+
+
+def left(app: App) -> Counter[int]:
+    return Counter(span.context.span_id for span in app.exported())
+
+
+@pytest.mark.slow
+@examples(100)
+@given(shapes(), st.integers(0, 9))
+def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swept: int) -> None:
+    """What has no part in a turn leaves as it ends; nothing is lost, nothing doubled."""
+    with attached() as app:
+        spans = start(app, shape)
+        for count, number in enumerate(shape.ends):
+            spans[number].end()
+            if not shape.may_wait(number):
+                assert left(app)[spans[number].get_span_context().span_id] == 1
+            if count == swept:
+                app.pipeline.sweep()
+        app.handle.flush()
+        app.handle.shutdown()
+        assert left(app) == {span.get_span_context().span_id: 1 for span in spans}
+        assert all(count == 1 for count in app.scored_spans().values())
+        assert app.statuses().keys() <= {None, "scored", "skipped"}
+
+
+# --- open spans -----------------------------------------------------------------------------------
+
+KEPT: list[Any] = []
+
+
+@dataclass(eq=False)
+class Watching:
+    """A span that is under way; whoever asks for its end finds out what is known meanwhile."""
+
+    context: trace.SpanContext
+    spans: OpenSpans
+    seen: list[int]
+
+    @property
+    def end_time(self) -> None:
+        if not self.seen:
+            self.seen.append(-1)
+            self.seen.append(len(self.spans.newest(self.context.trace_id)))
+            started: Any = TracerProvider().get_tracer("app").start_span("another")
+            self.spans.starts.append(ref(started))
+            KEPT.append(started)
+
+
+def test_no_span_is_missed_while_the_background_looks() -> None:
+    """An open span is known at every moment of a look, and what starts meanwhile is kept."""
+    spans = OpenSpans()
+    context = trace.SpanContext(trace_id=1, span_id=2, is_remote=False)
+    span = Watching(context, spans, [])
+    spans.starts.append(ref(span))  # type: ignore[arg-type]
+    spans.refresh()
+    assert span.seen == [-1, 1]
+    assert spans.of(1) == [span]
+    assert len(spans.starts) == 1
+
+
+# --- log records ----------------------------------------------------------------------------------
+
+OPENAI = "opentelemetry.instrumentation.openai_v2"
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    with attached() as running:
+        yield running
+
+
+def shown(number: int) -> str:
+    return "\n\n".join([*told(number), asked(number)])
+
+
+def call(app: App, parent: Span) -> Span:
+    tracer = app.provider.get_tracer(OPENAI)
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+    return tracer.start_span("chat m", context=set_span_in_context(parent), attributes=attributes)
+
+
+def write(app: App, span: Span, event: str, **record: Any) -> None:
+    logger = app.logger_provider.get_logger(OPENAI)
+    logger.emit(event_name=event, context=set_span_in_context(span), **record)
+
+
+def older(app: App, span: Span, number: int) -> None:
+    write(app, span, "gen_ai.system.message", body={"content": "Answer from the pages."})
+    write(app, span, "gen_ai.user.message", body={"content": shown(number)})
+    message = {"role": "assistant", "content": said(number)}
+    write(app, span, "gen_ai.choice", body={"index": 0, "message": message})
+
+
+def newer(app: App, span: Span, number: int) -> None:
+    attributes = {
+        "gen_ai.input.messages": [
+            {"role": "user", "parts": [{"type": "text", "content": shown(number)}]}
+        ],
+        "gen_ai.output.messages": [
+            {
+                "role": "assistant",
+                "parts": [{"type": "text", "content": said(number)}],
+                "finish_reason": "stop",
+            }
+        ],
+    }
+    write(app, span, "gen_ai.client.inference.operation.details", attributes=attributes)
+
+
+def turn(app: App, number: int, written: Any) -> Span:
+    """Record a turn whose LLM tells what it was asked and said in log records alone."""
+    chain = app.step("CHAIN", **{"input.value": asked(number)})
+    app.step("RETRIEVER", chain, **retrieved(number)).end()
+    span = call(app, chain)
+    written(app, span, number)
+    span.end()
+    chain.end()
+    return chain
+
+
+@pytest.mark.parametrize("written", [older, newer])
+def test_a_turn_whose_content_is_in_logs(app: App, written: Any) -> None:
+    """Question, contexts and answer are there, though no span of the LLM has them."""
+    chain = turn(app, 1, written)
+    assert app.handle.flush()
+    assert app.counted() == {SCORED: 1}
+    assert app.status_of(chain) == "scored"
+
+
+@pytest.mark.parametrize(
+    ("event", "reads"),
+    [
+        ("gen_ai.choice", True),
+        ("gen_ai.user.message", True),
+        ("gen_ai.client.inference.operation.details", True),
+        ("gen_ai.evaluation.result", False),
+        ("user.logged_in", False),
+        ("", False),
+        (None, False),
+        (7, False),
+    ],
+)
+def test_other_logs_are_none_of_its_business(app: App, event: Any, *, reads: bool) -> None:
+    """By their name alone: what an application logs otherwise is not kept."""
+    span = app.plain("request")
+    write(app, span, event, body="text")
+    assert (collecting_size(app.store) > 0) is reads
+    assert may_be_read(event) is reads
+
+
+def test_the_name_may_be_an_attribute(app: App) -> None:
+    """The older events had their name among the attributes."""
+    span = app.plain("request")
+    write(app, span, None, attributes={"event.name": "gen_ai.choice"})  # type: ignore[arg-type]
+    assert collecting_size(app.store) > 0
+
+
+def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
+    """Log records written while we judge are not the application's."""
+    span = app.plain("request")
+
+    def write_as_judge() -> None:
+        JUDGING.set(app)
+        write(app, span, "gen_ai.choice", body={})
+
+    thread = threading.Thread(target=write_as_judge, name="rag-eval-otel")
+    thread.start()
+    thread.join()
+    assert collecting_size(app.store) == 0
+
+
+def test_a_failure_does_not_reach_whoever_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application that logs hears nothing of ours, whatever goes wrong."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    with attached(raise_errors=False) as app:
+        monkeypatch.setattr(app.store._logs, "add", fail)  # noqa: SLF001
+        turn(app, 1, older)
+        assert app.handle.flush()
+        assert len(app.exported()) == 3
+
+
+def test_loggers_know_what_we_read() -> None:
+    """A logger is enabled for the events of the conventions alone, and not after the end."""
+    loggers = LoggerProvider()
+    logger = loggers.get_logger("app")
+    if not hasattr(logger, "enabled"):
+        pytest.skip("this SDK's loggers do not tell whether they are enabled")
+    handle = instrument(
+        tracer_provider=TracerProvider(),
+        logger_provider=loggers,
+        judge="lexical",
+        raise_errors=True,
+    )
+    assert logger.enabled(event_name="gen_ai.choice")
+    assert not logger.enabled(event_name="something")
+    handle.shutdown()
+    assert not logger.enabled(event_name="gen_ai.choice")
+    loggers.shutdown()
+
+
+def test_after_shutdown_nothing_is_heard_and_again_once_after_a_new_start() -> None:
+    """The SDK keeps a processor for ever: ours is inert, and is used again, not added again."""
+    loggers, provider = LoggerProvider(), TracerProvider()
+    processors = []
+    for _ in range(3):
+        handle = instrument(
+            tracer_provider=provider, logger_provider=loggers, judge="lexical", raise_errors=True
+        )
+        assert handle.processor is not None
+        logger, span = loggers.get_logger("app"), provider.get_tracer("app").start_span("s")
+        context = set_span_in_context(span)
+        logger.emit(event_name="gen_ai.choice", context=context)
+        assert collecting_size(pipeline_of(handle).store) > 0
+        handle.shutdown()
+        logger.emit(event_name="gen_ai.choice", context=context)
+        assert collecting_size(pipeline_of(handle).store) == 0
+        processors.append(len(loggers._multi_log_record_processor._log_record_processors))  # noqa: SLF001
+    assert processors == [1, 1, 1]
+    loggers.shutdown()
+
+
+def test_records_of_spans_that_never_end_are_bounded() -> None:
+    """Over the limit those of the oldest span go; the count of bytes stays true."""
+    logs = PendingLogs(max_bytes=10**9)
+    for number in range(3000):
+        logs.add((1, number), LogView(event="gen_ai.choice", body="x" * 100))
+    assert logs.take((1, 0)) == ()
+    assert len(logs.take((1, 2999))) == 1
+    for number in range(3000):
+        logs.take((1, number))
+    assert logs.size == 0
+
+
+def test_of_a_span_all_records_count_or_none() -> None:
+    """Half of a conversation would be another one: what had to go takes the rest with it."""
+    logs = PendingLogs(max_bytes=50_000)
+    logs.add((1, 1), LogView(event="gen_ai.user.message", body="x" * 30_000))
+    logs.add((1, 2), LogView(event="gen_ai.user.message", body="x" * 30_000))
+    logs.add((1, 1), LogView(event="gen_ai.choice", body="y"))
+    assert logs.size < 50_000
+    assert [one.event for one in logs.take((1, 1))] == [""]
+    assert [one.event for one in logs.take((1, 2))] == ["gen_ai.user.message"]
+    assert logs.size == 0

@@ -1,0 +1,219 @@
+"""A worker process under requests that want to stop it, and under more turns than it can score.
+
+``WORKER_TEST_TURNS`` is the number of turns that wait at once, by default 400.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+
+from e2e.serve import METHOD, Serve, serving
+from otlp_receiver import OtlpReceiver
+from wires import content, span, turn
+from worker.test_wire import ATTACKS
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc"),
+]
+TURNS = int(os.environ.get("WORKER_TEST_TURNS", "400"))
+WAIT = 60.0
+PAUSE = threading.Event()  # never set
+MORE = 50.0  # MiB of memory that an attack may take
+LONG = 5.0  # seconds that others may wait; on a quiet machine, it is below 1
+JSON = gzip.compress(b'{"resourceSpans":[' + b"{}," * 5_000_000 + b"{}]}")
+DEEP = gzip.compress(b'{"a":' * 1_000_000)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def worker(backend: OtlpReceiver) -> Iterator[Serve]:
+    with serving(backend.grpc_endpoint) as running:
+        for number in range(1, 6):  # what the first requests load is loaded
+            post(running, content(*turn(number)))
+        backend.wait_for_spans(15, WAIT)
+        yield running
+
+
+def post(worker: Serve, body: bytes, kind: str = "x-protobuf", encoding: str = "gzip") -> int:
+    headers = {"content-type": f"application/{kind}", "content-encoding": encoding}
+    body = body if body[:2] == b"\x1f\x8b" or encoding != "gzip" else gzip.compress(body)
+    url = f"http://127.0.0.1:{worker.ports['HTTP']}/v1/traces"
+    return requests.post(url, body, headers=headers, timeout=WAIT).status_code
+
+
+def innocent(worker: Serve) -> float:
+    """Return the seconds that the request of another sender takes."""
+    began = time.monotonic()
+    assert post(worker, content(span(7, 1))) == 200
+    return time.monotonic() - began
+
+
+def attacked(worker: Serve, attack: Callable[[], object]) -> tuple[float, float]:
+    """Attack twice; return the longest time of another sender, and the memory in addition."""
+    before = worker.memory()
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(attack) for _ in range(2)]
+        longest = innocent(worker)
+        while not all(future.done() for future in futures):
+            longest = max(longest, innocent(worker))
+        for future in futures:
+            future.result()
+    return longest, worker.memory() - before
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_request_of_many_parts_holds_up_nobody(worker: Serve, name: str) -> None:
+    """Twice at the same time, a few kilobytes of gzip that would become gigabytes."""
+    bomb = gzip.compress(ATTACKS[name]())
+    statuses: list[int] = []
+    longest, memory = attacked(worker, lambda: statuses.append(post(worker, bomb)))
+    assert statuses == [413, 413]
+    assert longest < LONG
+    assert memory < MORE
+
+
+@pytest.mark.parametrize(("body", "status"), [(JSON, 413), (DEEP, 413)])
+def test_json_of_many_parts_holds_up_nobody(worker: Serve, body: bytes, status: int) -> None:
+    """Many objects, or nested objects, in a few kilobytes of gzip."""
+    statuses: list[int] = []
+    longest, memory = attacked(worker, lambda: statuses.append(post(worker, body, "json")))
+    assert statuses == [status] * 2
+    assert longest < LONG
+    assert memory < MORE
+
+
+def test_senders_that_send_nothing_hold_up_nobody(worker: Serve) -> None:
+    """Half-open calls of both protocols, and connections without a word."""
+    heads = {
+        "HTTP": b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\nx",
+        "gRPC": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+    }
+    open_ones = []
+    for name, head in heads.items():
+        for number in range(60):
+            one = socket.create_connection(("127.0.0.1", worker.ports[name]))
+            if number % 2:
+                one.sendall(head)
+            open_ones.append(one)
+    assert innocent(worker) < LONG
+    for one in open_ones:
+        one.close()
+    assert len(worker.log) < 20
+
+
+LINES = ("fingerprint", "one long line", "quotes", "line ends", "short words")
+TEXTS = {
+    "fingerprint": ":".join(f"{n:02X}" for n in range(32)),
+    "one long line": "word " * 20_000,
+    "quotes": r"\'" * 50_000,
+    "line ends": "\n" * 100_000,
+    "short words": "a b c " * 16_000,
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_no_text_stops_the_worker(worker: Serve, backend: OtlpReceiver, name: str) -> None:
+    """The text is the tool's or retriever's output, the prompt and the answer of a turn."""
+    number = 1000 + LINES.index(name)
+    spans = turn(number, answer=TEXTS[name])
+    spans[0].attributes[-1].value.string_value = TEXTS[name]
+    spans[1].attributes[1].value.string_value = TEXTS[name]
+    began = worker.cpu
+    assert post(worker, content(*spans)) == 200
+    longest = 0.0
+    backend_has = lambda: any(s.trace_id == number for s in backend.spans())  # noqa: E731
+    deadline = time.monotonic() + WAIT
+    while not backend_has():
+        assert time.monotonic() < deadline
+        longest = max(longest, innocent(worker))
+    assert longest < LONG
+    assert worker.cpu - began < 10
+
+
+def test_random_bytes_are_refused_or_pass(worker: Serve) -> None:
+    """A request of a turn with bytes changed, cut at random."""
+    chance = random.Random(3)
+    whole = content(*turn(1))
+    for _ in range(100):
+        broken = bytearray(whole)
+        for _ in range(chance.randrange(1, 8)):
+            broken[chance.randrange(len(broken))] = chance.randrange(256)
+        body = bytes(broken[: chance.randrange(len(broken))])
+        assert post(worker, body, encoding="identity") in {200, 400}
+    assert innocent(worker) < LONG
+
+
+def test_more_turns_than_fit_are_all_scored_over_grpc(backend: OtlpReceiver) -> None:
+    """A client repeats what is refused as the protocol says, by the time in `RetryInfo`."""
+    grpc = pytest.importorskip("grpc")
+    from google.rpc.error_details_pb2 import RetryInfo  # noqa: PLC0415
+
+    backend.clear()
+    refused = Counter[str]()
+    lock = threading.Lock()
+    variables = {"RAG_EVAL_MAX_HELD": "64", "RAG_EVAL_METRICS": "faithfulness"}
+    with serving(
+        backend.http_endpoint, **variables, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf"
+    ) as running:
+        channel = grpc.insecure_channel(f"127.0.0.1:{running.ports['gRPC']}")
+        call = channel.unary_unary(METHOD)
+
+        def seconds_to_retry(number: int) -> float:
+            """Send a turn; return after how long to send it again, or 0."""
+            try:
+                call(content(*turn(number)), timeout=WAIT)
+            except grpc.RpcError as error:
+                info = dict(error.trailing_metadata())["google.rpc.retryinfo-bin"]
+                with lock:
+                    refused[error.code().name] += 1
+                return float(RetryInfo.FromString(info).retry_delay.ToMilliseconds() / 1000)
+            return 0.0
+
+        def send(number: int) -> None:
+            while seconds := seconds_to_retry(number):
+                PAUSE.wait(seconds)
+
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(send, range(1, TURNS + 1)))
+        backend.wait_for_spans(3 * TURNS, WAIT)
+        channel.close()
+        assert running.end() == 0
+        assert running.counts == {"sent": 3 * TURNS, "scored": TURNS}
+    assert set(refused) == {"RESOURCE_EXHAUSTED"}
+    roots = [s for s in backend.spans() if s.name == "chain"]
+    assert {s.attributes["rag.evaluation.status"] for s in roots} == {"scored"}
+    assert len({s.trace_id for s in roots}) == TURNS
+
+
+def test_keys_stay_out_of_the_log(backend: OtlpReceiver) -> None:
+    """Neither the value of a header nor a key in the address is logged in an outage."""
+    secret = "very-secret-7"
+    address = f"http://127.0.0.1:1/?api_key={secret}"
+    with serving(address, OTEL_EXPORTER_OTLP_HEADERS=f"x-api-key={secret}") as running:
+        post(running, content(span(1, 1)))
+        deadline = time.monotonic() + WAIT
+        while not re.search("spans wait", "".join(running.log)):
+            assert time.monotonic() < deadline
+            innocent(running)
+        assert running.end() == 1
+        assert secret not in "".join(running.log)
+        assert len(running.log) < 20
