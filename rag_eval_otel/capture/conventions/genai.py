@@ -15,8 +15,10 @@ from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, plain, read
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",
+    "embedding": "embedding",  # Spring AI
     "embeddings": "embedding",
     "execute_tool": "tool",
+    "framework": "agent",  # Spring AI's chat clients and their advisors
     "generate_content": "llm",
     "invoke_agent": "agent",
     "invoke_workflow": "chain",

@@ -1,4 +1,4 @@
-"""Read spans of Langfuse, LangSmith and MLflow into steps (calls in a trace)."""
+"""Read spans of Langfuse, LangSmith, MLflow and Vercel's AI SDK into steps."""
 
 from __future__ import annotations
 
@@ -23,23 +23,28 @@ def _platform(
     opening: str = JSON,
     **more: Any,
 ) -> Convention:
-    """Build the convention of a platform; the attribute ``mark`` has the kind of call."""
+    """Build the convention of a platform; the attribute ``mark`` has the kind of call.
+
+    ``inputs`` and ``outputs`` are names of attributes, separated by spaces; the first is read.
+    """
 
     def kind(view: Span) -> Kind | None:
         called = word(view, mark)
         return None if called is None else kinds.get(called.strip('"'), "chain")
 
     def to_step(view: Span, of: Kind) -> Step:
-        asked = build.arguments(value(view, inputs, opening=opening))
-        told = value(view, outputs, opening=opening)
+        asked = build.arguments(value(view, *inputs.split(), opening=opening))
+        told = value(view, *outputs.split(), opening=opening)
         if of in RETRIEVALS:
             if isinstance(told, Mapping):  # LangSmith's return value of a function
                 told = told.get("output", told)
             return build.retrieval(view, inputs=asked, documents=told, kind=of)
         if of == "llm":
-            return build.llm(view, messages=asked, reply=told)
+            finish = view.attributes.get("ai.response.finishReason")
+            return build.llm(view, messages=asked, reply=told, finish=finish)
         if of == "tool":
-            return build.tool(view, inputs=asked, outputs=told)
+            name = view.attributes.get("ai.toolCall.name")
+            return build.tool(view, inputs=asked, outputs=told, name=name)
         is_top = view.attributes.get("langfuse.internal.is_app_root") is True  # has no real parent
         documents = build.listed(told)
         return build.chain(
@@ -47,7 +52,12 @@ def _platform(
         )
 
     return Convention(
-        name=name, kind=kind, to_step=to_step, marks=frozenset({mark}), output=outputs, **more
+        name=name,
+        kind=kind,
+        to_step=to_step,
+        marks=frozenset({mark}),
+        output=outputs.split(maxsplit=1)[0],
+        **more,
     )
 
 
@@ -85,5 +95,22 @@ CONVENTIONS: Final = (
         content=(r"mlflow\.(span|trace)(Inputs|Outputs)", r"mlflow\.chat\.messages"),
         content_events=((r"new_token", r"token|chunk"),),
         instrumentations="mlflow",
+    ),
+    _platform(
+        "vercel",
+        mark="ai.operationId",
+        kinds={
+            **dict.fromkeys(("ai.generateText", "ai.streamText"), "agent"),
+            **dict.fromkeys(("ai.generateText.doGenerate", "ai.streamText.doStream"), "llm"),
+            "ai.toolCall": "tool",
+        },
+        inputs="ai.toolCall.args ai.prompt.messages ai.prompt",
+        outputs="ai.toolCall.result ai.response.text",
+        opening=TEXT_OR_JSON,
+        content=(
+            r"ai\.(prompt|prompt\.messages|values?|documents|embeddings?|ranking)",
+            r"ai\.(response\.(text|object|reasoning|toolCalls|files)|toolCall\.(args|result))",
+        ),
+        tool_names=("ai.toolCall.name",),
     ),
 )
