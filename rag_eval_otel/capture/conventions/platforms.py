@@ -18,15 +18,12 @@ def _platform(
     *,
     mark: str,
     kinds: Mapping[str, Kind],
-    inputs: str,
+    inputs: str,  # names of attributes, separated by spaces; the first on the span is read
     outputs: str,
     opening: str = JSON,
     **more: Any,
 ) -> Convention:
-    """Build the convention of a platform; the attribute ``mark`` has the kind of call.
-
-    ``inputs`` and ``outputs`` are names of attributes, separated by spaces; the first is read.
-    """
+    """Build the convention of a platform; the attribute ``mark`` has the kind of call."""
 
     def kind(view: Span) -> Kind | None:
         called = word(view, mark)
@@ -51,17 +48,15 @@ def _platform(
             view, of, inputs=asked, outputs=told, documents=documents, is_remote=is_top
         )
 
-    return Convention(
-        name=name,
-        kind=kind,
-        to_step=to_step,
-        marks=frozenset({mark}),
-        output=outputs.split(maxsplit=1)[0],
-        **more,
-    )
+    marks, output = frozenset({mark}), outputs.partition(" ")[0]
+    return Convention(name=name, kind=kind, to_step=to_step, marks=marks, output=output, **more)
 
 
 _SAME: Final[Mapping[str, Kind]] = {kind: kind for kind in openinference.KINDS.values()}
+_AI_SDK: Final = {
+    **dict.fromkeys(("generateObject", "generateText"), "doGenerate"),
+    **dict.fromkeys(("streamObject", "streamText"), "doStream"),
+}
 
 CONVENTIONS: Final = (
     _platform(
@@ -100,12 +95,12 @@ CONVENTIONS: Final = (
         "vercel",
         mark="ai.operationId",
         kinds={
-            **dict.fromkeys(("ai.generateText", "ai.streamText"), "agent"),
-            **dict.fromkeys(("ai.generateText.doGenerate", "ai.streamText.doStream"), "llm"),
+            **{f"ai.{call}": "agent" for call in _AI_SDK},
+            **{f"ai.{call}.{inner}": "llm" for call, inner in _AI_SDK.items()},
             "ai.toolCall": "tool",
         },
         inputs="ai.toolCall.args ai.prompt.messages ai.prompt",
-        outputs="ai.toolCall.result ai.response.text",
+        outputs="ai.toolCall.result ai.response.text ai.response.object",
         opening=TEXT_OR_JSON,
         content=(
             r"ai\.(prompt|prompt\.messages|values?|documents|embeddings?|ranking)",
