@@ -219,8 +219,8 @@ def test_the_ai_sdk() -> None:
         "search",
     )
     assert step.documents == (Passage(text=PAGE), Passage(text=TOLD))
-    agent = read(span({"ai.prompt": {"prompt": ASKED}}, "ai.operationId=ai.generateText"))
-    assert (agent.kind, agent.input) == ("agent", ASKED)
+    whole = read(span({"ai.prompt": {"prompt": ASKED}}, "ai.operationId=ai.generateText"))
+    assert (whole.kind, whole.input) == ("chain", ASKED)
     asked = {"ai.response.finishReason": "tool-calls", "ai.response.text": ""}
     assert read(span(asked, "ai.operationId=ai.generateText.doGenerate")).calls_tools
     assert all(owner_of(name) for name in (*VERCEL, *named, "ai.prompt") if name[-4:] != "name")

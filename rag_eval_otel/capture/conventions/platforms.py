@@ -27,7 +27,7 @@ def _platform(
 
     def kind(view: Span) -> Kind | None:
         called = word(view, mark)
-        return None if called is None else kinds.get(called.strip('"'), "chain")
+        return None if called is None else kinds.get(called.strip('"').rpartition(".")[2], "chain")
 
     def to_step(view: Span, of: Kind) -> Step:
         asked = build.arguments(value(view, *inputs.split(), opening=opening))
@@ -43,9 +43,8 @@ def _platform(
             name = view.attributes.get("ai.toolCall.name")
             return build.tool(view, inputs=asked, outputs=told, name=name)
         is_top = view.attributes.get("langfuse.internal.is_app_root") is True  # has no real parent
-        documents = build.listed(told)
         return build.chain(
-            view, of, inputs=asked, outputs=told, documents=documents, is_remote=is_top
+            view, of, inputs=asked, outputs=told, documents=build.listed(told), is_remote=is_top
         )
 
     marks, output = frozenset({mark}), outputs.partition(" ")[0]
@@ -53,10 +52,6 @@ def _platform(
 
 
 _SAME: Final[Mapping[str, Kind]] = {kind: kind for kind in openinference.KINDS.values()}
-_AI_SDK: Final = {
-    **dict.fromkeys(("generateObject", "generateText"), "doGenerate"),
-    **dict.fromkeys(("streamObject", "streamText"), "doStream"),
-}
 
 CONVENTIONS: Final = (
     _platform(
@@ -94,11 +89,7 @@ CONVENTIONS: Final = (
     _platform(
         "vercel",
         mark="ai.operationId",
-        kinds={
-            **{f"ai.{call}": "agent" for call in _AI_SDK},
-            **{f"ai.{call}.{inner}": "llm" for call, inner in _AI_SDK.items()},
-            "ai.toolCall": "tool",
-        },
+        kinds={"doGenerate": "llm", "doStream": "llm", "toolCall": "tool"},
         inputs="ai.toolCall.args ai.prompt.messages ai.prompt",
         outputs="ai.toolCall.result ai.response.text ai.response.object",
         opening=TEXT_OR_JSON,

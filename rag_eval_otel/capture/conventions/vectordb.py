@@ -21,14 +21,12 @@ def _kind(view: Span) -> Kind | None:
 
 def _to_step(view: Span, _: Kind) -> Step:
     results = [attributes for name, attributes in view.events if name == _RESULT]
-    texts = [values.get("db.query.result.document") for values in results]
-    ids = [values.get("db.query.result.id") for values in results]
     passages = tuple(
         Passage(text=text, id=None if name is None else str(name))
-        for text, name in zip(texts, ids, strict=True)
+        for text, name in ((r.get(f"{_RESULT}.document"), r.get(f"{_RESULT}.id")) for r in results)
         if isinstance(text, str)
     )
-    documents = passages if texts and len(passages) == len(texts) else None
+    documents = passages if results and len(passages) == len(results) else None
     return build.retrieval(view, inputs=value(view, _QUERY), documents=documents)
 
 
