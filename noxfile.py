@@ -25,6 +25,8 @@ nox.options.sessions = [
     "servers",
     "redis",
     "other_languages",
+    "worker",
+    "kafka",
     "haystack",
     "openai_agents",
     "pydantic_ai",
@@ -76,7 +78,7 @@ TEST_TOOLS = [name for name in TEST_REQUIREMENTS if not re.match(r"lang(chain|gr
 
 LANGCHAIN_TESTS = [
     "tests/capture/test_*.py",
-    "tests/live/test_exit.py",
+    "tests/live/test_global_providers.py",
     "tests/live/test_instrument.py",
     "tests/live/test_otlp.py",
     "tests/live/test_shapes.py",
@@ -84,9 +86,9 @@ LANGCHAIN_TESTS = [
 ]
 MANY_CASES = [  # or of texts: the same everywhere
     "tests/capture/test_recordings.py",
-    "tests/export/test_content.py",
+    "tests/export/test_attributes.py",
     "tests/test_docs.py",
-    "tests/metrics/test_golden_edges.py",
+    "tests/metrics/test_golden.py",
     "tests/test_house.py",
     "tests/reference/test_reference.py",
 ]
@@ -288,6 +290,20 @@ def redis(session: nox.Session) -> None:
 def other_languages(session: nox.Session) -> None:
     """Score applications in Java and TypeScript, whose packages come from Maven and npm."""
     test_beside(session)
+
+
+@nox.session
+def worker(session: nox.Session) -> None:
+    """Run the worker behind a collector, and check the folder deploy/ with Helm and schemas."""
+    session.install("--editable", ".[test,kafka]", "kubernetes-validate", "jsonschema")
+    files = existing("tests/e2e/test_worker*.py", "tests/e2e/test_deploy.py")
+    session.run("pytest", "--timeout=1500", *files, *session.posargs)  # the first may build it
+
+
+@nox.session
+def kafka(session: nox.Session) -> None:
+    """Run workers behind a broker, while brokers, workers and backend fail and come back."""
+    test_beside(session, "--editable", ".[kafka]")
 
 
 @nox.session

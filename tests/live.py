@@ -1,22 +1,35 @@
-"""A provider with the pipeline attached, and RAG written on it as OpenInference does.
+"""Spans in, scored spans out: an application with the pipeline attached, judges and embedders.
 
-No LangChain and no network: spans of the real SDK, started and ended in any order one likes.
+There is no network: spans of the real SDK are started and ended in any order, and exporters keep
+them. `App.turn` writes a turn as OpenInference does, `App.record` as an application itself.
 """
 
+import asyncio
+import json
+import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
+import pytest
 from opentelemetry.context import Context
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    SimpleSpanProcessor,
+    SpanExporter,
+    SpanExportResult,
+)
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import (
     NonRecordingSpan,
@@ -27,11 +40,13 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from pipeline import OnesEmbedder, good_judge
 from rag_eval_otel import Handle, instrument
+from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor, pipeline_of
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.store import Store
+from rag_eval_otel.testing import FakeJudge
+from rag_eval_otel.types import Replies
 
 try:
     from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter
@@ -40,10 +55,72 @@ except ImportError:  # its name before OpenTelemetry 1.39
 
 KIND = "openinference.span.kind"
 STATUS = "rag.evaluation.status"
+SCORED = ("scored", None)
+"""Status and reason of a turn with all its scores, as `App.counted` has them."""
 
-Measured: TypeAlias = Callable[[str, object], None]
-Invariants: TypeAlias = Callable[..., None]
-"""What the fixtures of the faults return."""
+QUESTION, ANSWER = "When was Borealis founded?", "Borealis was founded in 1987."
+CONTEXT = "History: Borealis was founded in 1987."
+RECORDED: Mapping[str, Any] = {
+    "rag.question": QUESTION,
+    "rag.contexts": [CONTEXT],
+    "rag.answer": ANSWER,
+}
+"""The attributes with which an application records a turn on its span."""
+
+Source: TypeAlias = Literal["spans", "runs"]
+SOURCES = pytest.mark.parametrize("source", get_args(Source))
+"""The source of a turn: an ended span of the application, or LangChain runs."""
+
+
+def good_answers(task: Task[Any]) -> object:
+    sentences = enumerate(dict(task.inputs).get("sentences", ()), start=1)
+    return {
+        "ReverseQuestion": {"question": QUESTION, "noncommittal": 0},
+        "Statements": {"statements": ["claim"]},
+        "Verdicts": {"verdicts": [{"index": 1, "reason": "said", "verdict": 1}]},
+        "SupportedSentences": {
+            "verdicts": [{"index": i, "reason": "said", "verdict": 1} for i, _ in sentences]
+        },
+        "JudgedStatements": {"statements": [{"statement": "claim", "verdict": 1}]},
+        "Rating": {"rating": 2, "reason": "backed"},
+    }[task.reply.__name__]
+
+
+def good_judge() -> FakeJudge:
+    return FakeJudge(good_answers)
+
+
+class OnesEmbedder:
+    """Gives every text the same direction."""
+
+    async def embed(self, texts: Sequence[str]) -> Any:
+        return np.ones((len(texts), 3))
+
+
+def usual_options(**more: Any) -> dict[str, Any]:
+    """Return the options of a pipeline that is content with every answer."""
+    return {"judge": good_judge(), "embedder": OnesEmbedder(), "raise_errors": True, **more}
+
+
+class GatedJudge:
+    """A content judge who answers once `open` was called; ``asked`` is set at the first request."""
+
+    model = "gated"
+
+    def __init__(self) -> None:
+        self.asked: Future[None] = Future()
+        self._gate: Future[None] = Future()
+        self._judge = good_judge()
+
+    def open(self) -> None:
+        if not self._gate.done():
+            self._gate.set_result(None)
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        if not self.asked.done():
+            self.asked.set_result(None)
+        await asyncio.wrap_future(self._gate)
+        return await self._judge.reply(tasks)
 
 
 class GatedExporter(InMemorySpanExporter):
@@ -87,7 +164,7 @@ class App:
     logger_provider: LoggerProvider
     tracer: Tracer
     handle: Handle
-    exporter: InMemorySpanExporter
+    exporter: Any
     events: InMemoryLogRecordExporter
     reader: InMemoryMetricReader
 
@@ -136,6 +213,35 @@ class App:
         span.end()
         return span
 
+    def within(
+        self, name: str = "ask", attributes: Mapping[str, Any] | None = None
+    ) -> AbstractContextManager[Span]:
+        """Have a current span of the application itself."""
+        tracer = self.provider.get_tracer("app")
+        return tracer.start_as_current_span(name, attributes=attributes)
+
+    def record(self, number: int = 1, **more: Any) -> Span:
+        """Start and end a span with a turn that the application has recorded."""
+        recorded = {
+            "rag.question": asked(number),
+            "rag.contexts": told(number),
+            "rag.answer": said(number),
+        }
+        tracer = self.provider.get_tracer("app")
+        span = tracer.start_span("turn", context=Context(), attributes={**recorded, **more})
+        span.end()
+        return span
+
+    def turns(self, number: int, source: Source = "spans") -> None:
+        """Make turns whose spans are called ``chain``, or ``invoke_workflow chain``."""
+        for made in range(number):
+            if source == "spans":
+                self.turn(made)
+            else:
+                from runs import run_chain  # noqa: PLC0415  # some programs do without LangChain
+
+                run_chain(self.handle.callback, "chain", f"{QUESTION} {made}")
+
     def turn(self, number: int = 1, parent: Span | None = None) -> Span:
         chain = self.chain(number, parent)
         self.retrieve(number, chain)
@@ -149,10 +255,26 @@ class App:
     def names(self) -> list[str]:
         return [span.name for span in self.exported()]
 
-    def status_of(self, span: Span) -> Any:
+    def exported_texts(self) -> str:
+        """Return all that was exported as one text: spans, log records and metrics."""
+        logs = [data.log_record for data in self.events.get_finished_logs()]
+        return str([*map(ReadableSpan.to_json, self.exported()), logs, points_of(self.reader)])
+
+    def judged(self) -> list[Mapping[str, Any]]:
+        """Return the attributes of the exported spans that have the status of a turn."""
+        found = [span.attributes or {} for span in self.exported()]
+        return [attributes for attributes in found if STATUS in attributes]
+
+    def attributes_of(self, span: Span) -> Mapping[str, Any]:
         own = span.get_span_context().span_id
         (found,) = [one for one in self.exported() if one.context.span_id == own]
-        return (found.attributes or {}).get(STATUS)
+        return found.attributes or {}
+
+    def status_of(self, span: Span) -> Any:
+        return self.attributes_of(span).get(STATUS)
+
+    def each_left_once(self) -> bool:
+        return set(Counter(span.context.span_id for span in self.exported()).values()) <= {1}
 
     def statuses(self) -> Counter[Any]:
         return Counter((span.attributes or {}).get(STATUS) for span in self.exported())
@@ -167,9 +289,13 @@ class App:
     def points(self, name: str) -> list[Any]:
         return points_of(self.reader).get(name, [])
 
-    def scored_spans(self) -> Counter[int]:
+    def score_events(self) -> list[Any]:
         records = (data.log_record for data in self.events.get_finished_logs())
-        found = [one for one in records if one.event_name == "gen_ai.evaluation.result"]
+        return [one for one in records if one.event_name == "gen_ai.evaluation.result"]
+
+    def scored_spans(self) -> Counter[int]:
+        """Return the ids of the spans with score events; a span counts once for each metric."""
+        found = self.score_events()
         names = {(one.attributes or {})["gen_ai.evaluation.name"] for one in found}
         every = Counter(one.span_id or 0 for one in found)
         return Counter({span: count // len(names) for span, count in every.items()})
@@ -225,19 +351,19 @@ def generated(number: int) -> dict[str, Any]:
 def attached(
     *,
     provider: TracerProvider | None = None,
-    exporter: InMemorySpanExporter | None = None,
+    exporter: SpanExporter | None = None,
     **options: Any,
 ) -> Iterator[App]:
     """Attach the pipeline to ``provider``; everything is shut down at the end."""
     exporter = exporter or InMemorySpanExporter()
     events, reader = InMemoryLogRecordExporter(), InMemoryMetricReader()
     provider = provider or TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    is_local = isinstance(exporter, InMemorySpanExporter)
+    provider.add_span_processor((SimpleSpanProcessor if is_local else BatchSpanProcessor)(exporter))
     loggers, meters = LoggerProvider(), MeterProvider([reader])
     loggers.add_log_record_processor(SimpleLogRecordProcessor(events))
     # A turn is dropped if its span would leave before its scores: a busy machine is slow.
-    usual = {"judge": good_judge(), "embedder": OnesEmbedder(), "hold_seconds": 60}
-    options = {**usual, "raise_errors": True, **options}
+    options = usual_options(**{"hold_seconds": 60, **options})
     handle = instrument(
         tracer_provider=provider, meter_provider=meters, logger_provider=loggers, **options
     )
@@ -264,3 +390,36 @@ def attached(
 def _key(attributes: Mapping[str, Any] | None) -> tuple[Any, Any]:
     found = attributes or {}
     return found["status"], found.get("reason")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A test of the fault matrix: it records figures and asserts the invariants of all faults."""
+
+    properties: list[tuple[str, object]]
+    output: Callable[[], str]
+
+    def measured(self, name: str, value: object) -> None:
+        self.properties.append(("measured", json.dumps([name, str(value)])))
+
+    def check(
+        self, app: App, *, turns: int, spans: int | None = None, secrets: Sequence[str] = ()
+    ) -> None:
+        """Assert the invariants after ``app`` has drained.
+
+        - ``turns``: the number of turns that it has made (I2, the conservation law).
+        - ``spans``: the number of spans that it has ended, each of which leaves exactly once.
+        - ``secrets``: texts that no log line and no output may contain (I4).
+        """
+        assert sum(app.counted().values()) == turns, app.counted()
+        stats = app.handle.stats
+        assert (stats.captured, stats.pending, stats.held) == (turns, 0, 0)
+        exported = app.exported()
+        assert app.each_left_once(), "a span was exported twice"
+        assert spans in {None, len(exported)}
+        for found in (span.attributes or {} for span in exported):
+            scores = [v for k, v in found.items() if re.match(r"rag\.evaluation\..*\.score$", k)]
+            assert all(isinstance(one, float) and math.isfinite(one) for one in scores)
+            assert not scores or found[STATUS] in {"scored", "partial"}  # I7
+        output = self.output()
+        assert not [secret for secret in secrets if secret in output]

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
@@ -12,23 +13,18 @@ from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NoOpTracerProvider, SpanContext, Status, StatusCode, TraceFlags
 
-from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, why_none
+from rag_eval_otel.capture.sample import Outcome, extract, why_none
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import Config
-from rag_eval_otel.export.metrics import InstrumentSink, Tally
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.recorded import FeedbackIntake
-from rag_eval_otel.live.scorer import TurnJob
-from rag_eval_otel.runtime.threads import Job
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Job
 from rag_eval_otel.semconv import EVALUATION_STATUS
-from rag_eval_otel.types import UNTOUCHED, Ending, Sample, Sampling, SkipReason
-
-if TYPE_CHECKING:
-    from rag_eval_otel.live.scorer import TurnScorer
+from rag_eval_otel.types import UNTOUCHED, Ending, Sample, SkipReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,18 +107,11 @@ def _unended(raw: Mapping[str, Any], data: Mapping[str, Any]) -> SpanRecord:
     parent = known.get("parent_span_id")
     return SpanRecord(
         name=str(raw.get("name") or known.get("name") or ""),
-        scope="",
         trace_id=int(trace, 16),
         span_id=int(raw["span_id"], 16),
         parent_id=int(parent, 16) if parent else None,
-        parent_is_remote=False,
         start=int(raw["t"]),
-        end=None,
-        error=None,
-        dropped=0,
-        value_limit=None,
         attributes=raw.get("attributes_at_start") or {},
-        events=(),
     )
 
 
@@ -234,50 +223,32 @@ class _Clock:
         return self.now
 
 
-class _Noting:
-    """A stand-in for scorer, evaluator and counters that records the outcome of each turn."""
-
-    def __init__(self) -> None:
-        self.evaluator = self
-        self.instruments = self
-        self.admission = self
-        self.sinks = ()
-        self.delivers = False
-        self.is_closed = True  # so that `record_feedback` does not find this stand-in
-        intake: Any = self
-        self.feedback = FeedbackIntake(instruments=intake, evaluator=intake, pass_on=intake.pass_on)
-        self.tally = Tally()
-        self.found: list[Outcome] = []
-        self._recent = RecentTurns()
-
-    def is_current(self) -> bool:
-        return False
-
-    def draw(self, _trace_id: int, _facts: object) -> Sampling:
-        return Sampling()
-
-    def close(self) -> None:
-        """Do nothing, because there are no sinks."""
-
-    def pass_on(self, feedback: object) -> None:
-        """Do nothing, because there are no sinks."""
+class _InlineEvaluator(BackgroundEvaluator):
+    """Runs each job on the thread that submits it; no job waits for anything."""
 
     def submit(self, job: Job) -> bool:
-        if not job.begin():
-            return True
-        if isinstance(job, TurnJob):
-            result, is_missed = self._read(job.turn), job.is_missed
-            self.found.append(Outcome(result=result, turn=job.turn, is_span_missed=is_missed))
-            job.release(Ending("scored") if isinstance(result, Sample) else UNTOUCHED)
+        if job.begin():
+            with suppress(StopIteration):
+                job.run().send(None)
         return True
 
-    def _read(self, turn: Turn) -> Sample | SkipReason:
-        result = extract(turn)
-        if isinstance(result, Sample) and self._recent.is_repeated(result, turn):
-            return "duplicate"
-        return result
 
-    def refuse(self, reason: SkipReason) -> None:
+class _NotingScorer(TurnScorer):
+    """Records the outcome of each turn, and asks no judge."""
+
+    def __init__(self, config: Config) -> None:
+        instruments = InstrumentSink(NoOpMeterProvider())
+        super().__init__(config, instruments=instruments, evaluator=_InlineEvaluator())
+        self.found: list[Outcome] = []
+
+    async def score(self, job: TurnJob) -> Ending:
+        result = extract(job.turn)
+        if isinstance(result, Sample) and self._recent.is_repeated(result, job.turn):
+            result = "duplicate"
+        self.found.append(Outcome(result=result, turn=job.turn, is_span_missed=job.is_missed))
+        return Ending("scored") if isinstance(result, Sample) else UNTOUCHED
+
+    def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
         self.found.append(Outcome(result=reason))
 
     def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
@@ -286,14 +257,8 @@ class _Noting:
             self.refuse(reason)
         return reason
 
-    def turn(self, _outcome: str, reason: SkipReason) -> None:
-        self.refuse(reason)
-
-    def drop(self, reason: str, _turns: int) -> None:
-        raise AssertionError(reason)
-
-    def shutdown(self, _timeout: float, **_grace: float) -> None:
-        """Do nothing, because there is no thread to stop."""
+    def drop(self, why: GivenUp, turns: int = 1) -> None:
+        raise AssertionError(why, turns)
 
 
 class _Exported(SpanProcessor):
@@ -314,16 +279,19 @@ def replay(
     ``timed``: a trace is read when it is complete by the recorded times, not at the end. Asserts
     that each ended span is exported once, and each scored turn on a span of its own.
     """
-    noting, clock, exported = _Noting(), _Clock(), _Exported()
+    config = Config(
+        judge="lexical",
+        drift=False,
+        raise_errors=True,
+        hold_seconds=_HOLD_SECONDS,
+        contexts_from_prompt=contexts_from_prompt,
+    )
+    noting, clock, exported = _NotingScorer(config), _Clock(), _Exported()
     pipeline = Pipeline(
-        Config(
-            raise_errors=True,
-            hold_seconds=_HOLD_SECONDS,
-            contexts_from_prompt=contexts_from_prompt,
-        ),
+        config,
         provider=NoOpTracerProvider(),
-        instruments=InstrumentSink(NoOpMeterProvider()),
-        scorer=cast("TurnScorer", noting),
+        instruments=noting.instruments,
+        scorer=noting,
         now=clock,
     )
     processor = RagEvalSpanProcessor.of_pipeline(exported, pipeline)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from live import attached, good_answers
 from openai_server import HttpReply, ScriptedOpenAI
-from pipeline import good_answers, running
 from rag_eval_otel import (
     Config,
     Evaluation,
@@ -133,13 +133,13 @@ def test_nobody_sees_what_is_redacted() -> None:
     """Judge, embedder and sinks see the texts without it, and so does who reads explanations."""
     judge, embedder, told = FakeJudge(quoting), NotingEmbedder(), list[Evaluation]()
     options = {"judge": judge, "embedder": embedder, "sinks": [told.append], "explanations": True}
-    with running(redact=hide(CARD, "Ada"), **options) as app:
-        with app.tracer.start_as_current_span("ask"):
+    with attached(redact=hide(CARD, "Ada"), **options) as app:
+        with app.within():
             record_question(f"Question: {SAID}")
             record_retrieval("q", [f"Context: {SAID}"])
             record_answer(f"Answer: {SAID}")
-        app.stop()
-        exported = str([app.receiver.spans(), app.receiver.logs()])
+        assert app.handle.flush()
+        exported = app.exported_texts()
     (evaluation,) = told
     explained = [score.explanation for score in evaluation.scores if score.explanation]
     assert any("[redacted]" in text for text in explained)

@@ -18,7 +18,7 @@ from apps import company
 from apps.fakes import ScriptedChat, WordEmbeddings
 from apps.parts import PROMPT, handbook, join, rag
 from apps.replies import saying
-from pipeline import good_judge
+from live import good_judge
 from rag_eval_otel import instrument
 from rag_eval_otel.capture import vectorstores
 from rag_eval_otel.capture.vectorstores import record_searches

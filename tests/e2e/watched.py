@@ -21,8 +21,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from apps import Truth
 from e2e.started import StartedSpans
+from live import OnesEmbedder, good_judge
 from otlp_receiver import OtlpReceiver, ReceivedSpan
-from pipeline import OnesEmbedder, good_judge, turns_counted
 from rag_eval_otel import Handle, Sample, Score, instrument
 from rag_eval_otel.judge.tasks import AskLike, Task
 from rag_eval_otel.metrics import Faithfulness
@@ -129,7 +129,13 @@ class Watched:
 
     def _outcomes(self) -> Counter[tuple[str, str | None]]:
         self.providers.meter_provider.force_flush()
-        return Counter(turns_counted(self.receiver))
+        return Counter(
+            {
+                (str(p.attributes["status"]), p.attributes.get("reason")): int(p.value or 0)
+                for p in self.receiver.metrics()
+                if p.name == "rag.evaluation.turns"
+            }
+        )
 
 
 def truth_on(span: ReceivedSpan) -> Truth:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drifts import Backend
-from pipeline import good_judge, running
+from live import attached, good_judge
 from rag_eval_otel import instrument
 from rag_eval_otel.drift import Drift, DriftOptions, NewBaseline
 from rag_eval_otel.errors import ConfigError
@@ -131,15 +131,11 @@ def test_an_exception_of_on_drift_is_counted() -> None:
         raise RuntimeError
 
     judge = good_judge()
-    with running(judge=judge, drift=DriftOptions(on_drift=fail), raise_errors=False) as app:
-        app.run_turns(1)
-        assert app.handle.flush()
-        judge.model = "another"
-        app.start_turn().end()
-        assert app.handle.flush()
-        app.stop()
-        spans, points = app.receiver.spans(), app.receiver.metrics()
+    with attached(judge=judge, drift=DriftOptions(on_drift=fail), raise_errors=False) as app:
+        for judge.model in ("one", "another"):
+            app.turn()
+            assert app.handle.flush()
+        assert app.statuses() == {"scored": 2, None: 4}
+        errors = app.points("rag.evaluation.internal_errors")
     assert told
-    assert {span.attributes["rag.evaluation.status"] for span in spans} == {"scored"}
-    errors = [p for p in points if p.name == "rag.evaluation.internal_errors"]
-    assert {p.attributes["place"] for p in errors} == {"sink"}
+    assert {point.attributes["place"] for point in errors} == {"sink"}

@@ -15,9 +15,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import Invariants, Measured, answered, attached
+from live import Row, answered, attached, good_judge
 from openai_server import ScriptedOpenAI
-from pipeline import good_judge
 from processes import environment, ran
 from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.testing import FakeJudge
@@ -37,20 +36,18 @@ class Refusing(InMemorySpanExporter):
 
 @pytest.mark.slow
 @pytest.mark.fault(29, expected="scoring goes on, no span is kept, each reaches the exporter once")
-def test_fault_29_the_exporter_refuses_every_span(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_29_the_exporter_refuses_every_span(row: Row) -> None:
     """What the exporter loses is the SDK's to count; scores still become events and metrics."""
     exporter = Refusing()
     with attached(exporter=exporter) as app:
         for number in range(50):
             app.turn(number)
         flushed = app.handle.flush(60)  # the SDK's processors do not report a failed export
-        check_invariants(app, turns=50, spans=0)
+        row.check(app, turns=50, spans=0)
         assert app.counted() == {("scored", None): 50}
         assert sum(app.scored_spans().values()) == 50
-    measured("spans given to the exporter, spans held", (exporter.refused, 0))
-    measured("flush() returns", flushed)
+    row.measured("spans given to the exporter, spans held", (exporter.refused, 0))
+    row.measured("flush() returns", flushed)
     assert exporter.refused == 150
 
 
@@ -75,9 +72,7 @@ class Failing(SpanProcessor):
         ("wrapped", None),  # versions of the SDK differ in how they take it
     ],
 )
-def test_fault_29_a_flush_that_fails_is_reported(
-    measured: Measured, result: object, way: str
-) -> None:
+def test_fault_29_a_flush_that_fails_is_reported(row: Row, result: object, way: str) -> None:
     """`flush` returns what the processor reports at its flush, and nothing is raised."""
     processor = Failing(result)
     provider = TracerProvider()
@@ -89,13 +84,13 @@ def test_fault_29_a_flush_that_fails_is_reported(
     finally:
         processor.result = True
         handle.shutdown()
-    measured(f"flush() if the processor gives {result!r}", flushed)
+    row.measured(f"flush() if the processor gives {result!r}", flushed)
     assert flushed is (result in {True, None})
 
 
 @pytest.mark.slow
 @pytest.mark.fault(31, expected="scores are complete, one warning, nothing raised")
-def test_fault_31_the_cache_of_scores_cannot_be_written(measured: Measured, tmp_path: Path) -> None:
+def test_fault_31_the_cache_of_scores_cannot_be_written(row: Row, tmp_path: Path) -> None:
     """A process whose files may not grow beyond 64 kB scores all rows."""
     script = """
 import os, resource
@@ -109,14 +104,14 @@ print(sum(len(row.evaluation.scores) for row in result.rows))
 """
     ended = ran(script, CACHE=str(tmp_path / "scores.db"))
     warnings = ended.stderr.count("cannot be written")
-    measured("scores of 200 rows, warnings", (ended.stdout.strip(), warnings))
+    row.measured("scores of 200 rows, warnings", (ended.stdout.strip(), warnings))
     assert int(ended.stdout) == 200 * 4
     assert warnings == 1
 
 
 @pytest.mark.fault(37, expected="requests of the judge make no span that leaves, and no turn")
 def test_fault_37_the_client_of_the_judge_is_instrumented(
-    measured: Measured, check_invariants: Invariants, monkeypatch: pytest.MonkeyPatch
+    row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The instrumentation traces every request, whether tracing is suppressed or not."""
     provider = TracerProvider()
@@ -142,9 +137,9 @@ def test_fault_37_the_client_of_the_judge_is_instrumented(
         for number in range(5):
             app.turn(number)
         assert app.handle.flush(60)
-        check_invariants(app, turns=5, spans=15)
+        row.check(app, turns=5, spans=15)
         requests = len(server.requests)
-    measured("requests, spans of them made, spans of them exported", (requests, len(made), 0))
+    row.measured("requests, spans of them made, spans of them exported", (requests, len(made), 0))
     assert len(made) == requests > 0
 
 
@@ -165,9 +160,7 @@ class Chameleon:
 
 @pytest.mark.slow
 @pytest.mark.fault(46, expected="no ids, users, texts in attributes of metrics; at most 101 judges")
-def test_fault_46_attributes_of_metrics_have_few_values(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_46_attributes_of_metrics_have_few_values(row: Row) -> None:
     """200 turns of 200 users, each judged by a model of another name."""
     with attached(judge=Chameleon(), metrics=["context_relevance"]) as app:
         for number in range(200):
@@ -177,7 +170,7 @@ def test_fault_46_attributes_of_metrics_have_few_values(
             app.generate(number, chain)
             chain.end()
         assert app.handle.flush(60)
-        check_invariants(app, turns=200)
+        row.check(app, turns=200)
         data = json.loads(app.reader.get_metrics_data().to_json())
     found = json.dumps([m for r in data["resource_metrics"] for m in r["scope_metrics"]])
     for private in ("session-1", "user-1", "Who founded", "by Ada"):
@@ -190,14 +183,13 @@ def test_fault_46_attributes_of_metrics_have_few_values(
         for point in metric["data"]["data_points"]
     ]
     judges = {point.get("rag.evaluation.judge") for point in points} - {None}
-    measured("judges in attributes of metrics, of 200", len(judges))
+    row.measured("judges in attributes of metrics, of 200", len(judges))
     assert len(judges) == 101
 
 
 FROZEN = """
 import os, signal, sys, time
-from live import answered, attached
-from pipeline import good_answers
+from live import answered, attached, good_answers
 from rag_eval_otel.testing import FakeJudge
 import asyncio
 
@@ -222,7 +214,7 @@ with attached(judge=Slow(good_answers), hold_seconds=4.0) as app:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="the system cannot stop a process")
 @pytest.mark.fault(22, expected="all turns are scored after the thaw, none times out")
-def test_fault_22_a_frozen_process_goes_on(measured: Measured) -> None:
+def test_fault_22_a_frozen_process_goes_on(row: Row) -> None:
     """20 turns wait for scores, at most 4 s; the process is stopped for 8 s."""
     command = [sys.executable, "-c", FROZEN]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
@@ -233,14 +225,14 @@ def test_fault_22_a_frozen_process_goes_on(measured: Measured) -> None:
             process.wait(8)
         process.send_signal(signal.SIGCONT)
         told = process.stdout.readline().strip()
-    measured("spans by status, turns by outcome", told)
+    row.measured("spans by status, turns by outcome", told)
     assert "'scored': 21" in told
     assert "timeout" not in told
 
 
 @pytest.mark.slow
 @pytest.mark.fault("long trace", expected="each span leaves once; the application pays for none")
-def test_fault_long_trace_of_9000_spans(measured: Measured, check_invariants: Invariants) -> None:
+def test_fault_long_trace_of_9000_spans(row: Row) -> None:
     """The longest `end` on the application's thread is recorded, and not asserted."""
     longest = 0.0
     with attached(exporter=InMemorySpanExporter()) as app:
@@ -255,5 +247,5 @@ def test_fault_long_trace_of_9000_spans(measured: Measured, check_invariants: In
                 longest = max(longest, time.thread_time() - began)
         root.end()
         assert app.handle.flush(60)
-        check_invariants(app, turns=sum(app.counted().values()), spans=9001)
-    measured("CPU time of the longest end(), in ms", round(1000 * longest, 1))
+        row.check(app, turns=sum(app.counted().values()), spans=9001)
+    row.measured("CPU time of the longest end(), in ms", round(1000 * longest, 1))

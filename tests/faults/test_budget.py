@@ -1,15 +1,13 @@
 """Budgets: what judge and embedder may take, in requests and money, on a clock of the test."""
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from live import App, attached
+from live import App, OnesEmbedder, Row, attached
 from openai_server import ScriptedOpenAI
-from pipeline import OnesEmbedder
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import HashingEmbedder
@@ -54,7 +52,7 @@ def passed(_: dict[str, Any]) -> object:
 
 @pytest.mark.slow
 @pytest.mark.fault(38, expected="exactly the limit with 64 threads; the rest is refused; resumes")
-def test_fault_38_a_budget_of_requests_is_exact(measured: Callable[[str, object], None]) -> None:
+def test_fault_38_a_budget_of_requests_is_exact(row: Row) -> None:
     """64 threads send as many HTTP requests as the budget allows, and again in the next window."""
     clock = ManualClock()
     budget = Budget(limits_of("100 requests/minute", where="budget"), clock=clock)
@@ -67,17 +65,15 @@ def test_fault_38_a_budget_of_requests_is_exact(measured: Callable[[str, object]
         clock.advance(31)
         in_threads(server, budget, each=3)
         second = len(server.requests)
-    measured("requests of 192 in the first minute", first)
-    measured("requests of 192 in the next minute", second - half)
+    row.measured("requests of 192 in the first minute", first)
+    row.measured("requests of 192 in the next minute", second - half)
     assert (first, half, second) == (100, 100, 200)
     assert reasons.count("budget") == 3 * THREADS - 100
 
 
 @pytest.mark.slow
 @pytest.mark.fault(38, expected="a budget of money is exceeded by at most one request a thread")
-def test_fault_38_a_budget_of_money_holds_with_64_threads(
-    measured: Callable[[str, object], None],
-) -> None:
+def test_fault_38_a_budget_of_money_holds_with_64_threads(row: Row) -> None:
     """Requests that cost more than was estimated exceed the budget by less than one a thread."""
     budget = Budget(limits_of("1 USD/day", where="budget"), prices=PRICES, clock=ManualClock())
     # A reply of 1,000 words is four times as long as the first estimate.
@@ -93,8 +89,8 @@ def test_fault_38_a_budget_of_money_holds_with_64_threads(
         in_threads(server, budget, each=2)
     costs = [PRICES.models["j"].of(usage) for usage in usages]
     spent = sum(costs)
-    measured("money spent of 1 USD", f"{spent:.2f}")
-    measured("the most that 64 requests cost", f"{THREADS * max(costs):.2f}")
+    row.measured("money spent of 1 USD", f"{spent:.2f}")
+    row.measured("the most that 64 requests cost", f"{THREADS * max(costs):.2f}")
     assert spent <= 1 + THREADS * max(costs)
     assert spent >= 1 - 2 * max(costs)
     (used,) = budget._used()  # noqa: SLF001
@@ -113,18 +109,16 @@ def live(server: ScriptedOpenAI, **options: Any) -> Any:
 
 
 @pytest.mark.fault(38, expected="drop: turns beyond the budget are skipped, the judge not asked")
-def test_fault_38_turns_beyond_the_budget_are_dropped(
-    check_invariants: Callable[..., None], measured: Callable[[str, object], None]
-) -> None:
+def test_fault_38_turns_beyond_the_budget_are_dropped(row: Row) -> None:
     """Their spans say skipped, the counter says budget, and the gauge says that nothing is left."""
     with ScriptedOpenAI(passed) as server, live(server, budget="3 requests/day") as app:
         turns_of(app, 5)
-        check_invariants(app, turns=5, spans=15)
+        row.check(app, turns=5, spans=15)
         assert app.counted() == {("scored", None): 3, ("skipped", "budget"): 2}
         assert app.statuses()["skipped"] == 2
         left = gauge(app, "rag.evaluation.budget.left")
         sent = len(server.requests)
-    measured("requests of 5 turns with a budget of 3", sent)
+    row.measured("requests of 5 turns with a budget of 3", sent)
     assert left == {"3 requests/day": 0}
     assert sent == 3
 

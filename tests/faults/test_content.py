@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from hostile import naive
-from live import App, Invariants, Measured, attached
+from live import App, Row, attached, good_answers
 from openai_server import HttpReply, ScriptedOpenAI
-from otlp_receiver import OtlpReceiver
-from pipeline import good_answers, running
 from rag_eval_otel import aevaluate, record_answer, record_question
 from rag_eval_otel.drift.monitor import monitored_values
 from rag_eval_otel.judge.openai import OpenAIJudge
@@ -48,7 +46,7 @@ def obedient(body: Mapping[str, Any]) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.fault(32, expected="0 of all attempts change a score or the system message")
-def test_fault_32_the_corpus_of_attempts_against_a_naive_judge(measured: Measured) -> None:
+def test_fault_32_the_corpus_of_attempts_against_a_naive_judge(row: Row) -> None:
     """A judge that obeys all outside the texts gives each attempt the rating of a clean answer."""
     contexts = [naive.CLEAN["context"], "It is a city."]
     samples = [
@@ -66,12 +64,12 @@ def test_fault_32_the_corpus_of_attempts_against_a_naive_judge(measured: Measure
         systems = {request.body["messages"][0]["content"] for request in server.requests}
     assert values == [0.0] * len(samples)
     assert len(systems) == 1
-    measured("attempts", len(samples))
-    measured("changed scores", sum(value != 0 for value in values))
+    row.measured("attempts", len(samples))
+    row.measured("changed scores", sum(value != 0 for value in values))
 
 
 @pytest.mark.fault(33, expected="feigned marks end no text; tokens and hidden text are flagged")
-def test_fault_33_feigned_marks_and_hidden_characters(measured: Measured) -> None:
+def test_fault_33_feigned_marks_and_hidden_characters(row: Row) -> None:
     """Guesses of the code find nothing, and hidden characters do not reach the judge."""
     guesses = "\n".join(f"[{number:06x} end]" for number in range(0, 2**24, 4096))
     user = compose([GROUNDEDNESS[0].task({"answer": guesses, "contexts": ["a", "b"]})]).user
@@ -81,8 +79,8 @@ def test_fault_33_feigned_marks_and_hidden_characters(measured: Measured) -> Non
     attempts = [attempt for attempt in naive.ATTEMPTS if attempt["class"] in kinds]
     flagged = sum(bool(suspicions([attempt["text"]])) for attempt in attempts)
     assert flagged >= 0.5 * len(attempts)
-    measured("guesses of the code", guesses.count("["))
-    measured("attempts flagged", f"{flagged} of {len(attempts)}")
+    row.measured("guesses of the code", guesses.count("["))
+    row.measured("attempts flagged", f"{flagged} of {len(attempts)}")
 
 
 KEY = "sk-live-0123456789abcdef"
@@ -99,8 +97,7 @@ def quoting(body: Mapping[str, Any], status: int) -> HttpReply:
 def test_fault_35_a_server_quotes_key_and_text(
     *,
     status: int,
-    measured: Measured,
-    check_invariants: Invariants,
+    row: Row,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -128,46 +125,44 @@ def test_fault_35_a_server_quotes_key_and_text(
                 app.turn(number)
             app.handle.flush()
             exported = "".join(span.to_json() for span in app.exported())
-            check_invariants(app, turns=3, spans=9, secrets=secrets)
+            row.check(app, turns=3, spans=9, secrets=secrets)
     all_written = exported + output.read_text()
     found = [secret for secret in secrets if secret in all_written]
     assert found == []
-    measured(f"secrets found after HTTP {status}", len(found))
+    row.measured(f"secrets found after HTTP {status}", len(found))
 
 
 @pytest.mark.fault(36, expected="0 bytes of texts in the exported spans, logs and metrics")
-def test_fault_36_content_is_off(measured: Measured) -> None:
+def test_fault_36_content_is_off(row: Row) -> None:
     """With the default options, spans that this library writes have no text of the turn."""
     marker = "Zaphod-4711"
-    with OtlpReceiver() as receiver, running(receiver=receiver) as app:
-        with app.tracer.start_as_current_span("ask"):
+    with attached() as app:
+        with app.within():
             record_question(f"Who is {marker}?")
             record_retrieval("q", [f"It is {marker}."])
             record_answer(f"{marker} is {marker}.")
-        app.stop()
-        exported = str([receiver.spans(), receiver.logs()])
+        assert app.handle.flush()
+        exported = app.exported_texts()
     assert "rag.evaluation.status" in exported
     assert marker not in exported
-    measured("texts found in the export", exported.count(marker))
+    row.measured("texts found in the export", exported.count(marker))
 
 
 @pytest.mark.slow
 @pytest.mark.fault(15, expected="the turn is skipped as truncated, nothing raises")
-def test_fault_15_a_context_of_10_megabytes(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_15_a_context_of_10_megabytes(row: Row) -> None:
     """Huge texts with lone surrogates and NULs are cut where they enter; the span says so."""
     with attached(export_content="none") as app:
         text = "It is so. \ud800\x00" * 420_000  # 10 MB in memory
         told = {"rag.question": "Who?", "rag.answer": "Ada \x00 did.", "rag.contexts": [text]}
         app.provider.get_tracer("app").start_span("turn", attributes=told).end()
         assert app.handle.flush(100)
-        check_invariants(app, turns=1, spans=1)
+        row.check(app, turns=1, spans=1)
         (exported,) = app.exported()
         attributes = exported.attributes or {}
         assert app.counted() == {("skipped", "truncated"): 1}
     assert attributes["rag.evaluation.status"] == "skipped"
-    measured("characters of the context", len(text))
+    row.measured("characters of the context", len(text))
 
 
 def test_scores_of_suspected_texts_are_marked_and_no_evidence_of_drift() -> None:

@@ -3,12 +3,14 @@
 import signal
 import sys
 import threading
+from collections import Counter
 
 import pytest
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import GatedExporter, Invariants, Measured, attached
+from e2e.recorded import KEY, PROJECT, LangSmith, serving
+from live import GatedExporter, Row, attached
 from processes import PATIENCE, stage
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
@@ -22,11 +24,11 @@ def made(turns):
 KILLED = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)"
 
 
-def measure(measured: Measured, name: str, script: str, *, turns: int, **variables: str) -> int:
+def measure(row: Row, name: str, script: str, *, turns: int, **variables: str) -> int:
     with stage(latency=0.1) as found:
         status, _, errors = found.run(TURNS + script, **variables)
         statuses, children = found.statuses(), len(found.spans("child"))
-    measured(f"{name}: turns scored", f"{statuses['scored']} of {turns}")
+    row.measured(f"{name}: turns scored", f"{statuses['scored']} of {turns}")
     assert statuses == {"scored": turns}, errors
     assert children == turns
     assert "Traceback" not in errors
@@ -36,7 +38,7 @@ def measure(measured: Measured, name: str, script: str, *, turns: int, **variabl
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(18, expected="each process scores its own turns")
-def test_fault_18_a_fork_during_an_import_on_the_thread_of_the_judge(measured: Measured) -> None:
+def test_fault_18_a_fork_during_an_import_on_the_thread_of_the_judge(row: Row) -> None:
     """The fork comes in the first second after the first turn, while `openai` is imported."""
     script = """
 made(1)
@@ -45,13 +47,13 @@ child = os.fork()
 made(5)
 if child: os.waitpid(child, 0)
 """
-    assert measure(measured, "parent and child", script, turns=11) == 0
+    assert measure(row, "parent and child", script, turns=11) == 0
 
 
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(19, expected="no deadlock")
-def test_fault_19_many_forks_while_turns_are_scored(measured: Measured) -> None:
+def test_fault_19_many_forks_while_turns_are_scored(row: Row) -> None:
     """Each of the children ends by itself, and the parent still scores its turns."""
     script = """
 made(20)
@@ -64,7 +66,7 @@ for _ in range(200):
     made(1)
 for load in loads: load.join()
 """
-    assert measure(measured, "200 forks", script, turns=620) == 0
+    assert measure(row, "200 forks", script, turns=620) == 0
 
 
 ENDINGS = {
@@ -81,36 +83,16 @@ ENDINGS = {
 @pytest.mark.slow
 @pytest.mark.fault(20, expected="all turns scored and exported")
 @pytest.mark.parametrize("name", ENDINGS)
-def test_fault_20_a_program_ends(name: str, measured: Measured) -> None:
+def test_fault_20_a_program_ends(name: str, row: Row) -> None:
     """Turns that have just ended are scored before the process is gone."""
     script, status = ENDINGS[name]
-    assert measure(measured, name, script, turns=20) == status
-
-
-CHILDREN = """
-def main(method):
-    context = multiprocessing.get_context(method)
-    children = [context.Process(target=made, args=(5,)) for _ in range(2)]
-    for child in children: child.start()
-    for child in children: child.join()
-    assert [child.exitcode for child in children] == [0, 0]
-main(METHOD)
-"""
+    assert measure(row, name, script, turns=20) == status
 
 
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(21, expected="what has ended is scored and exported")
-def test_fault_21_a_forked_child_of_multiprocessing_ends(measured: Measured) -> None:
-    """Such a child ends by os._exit, without exit handlers of Python."""
-    script = CHILDREN.replace("METHOD", "'fork'")
-    assert measure(measured, "forked children", script, turns=10) == 0
-
-
-@pytest.mark.slow
-@posix
-@pytest.mark.fault(21, expected="what has ended is scored and exported")
-def test_fault_21_a_child_of_multiprocessing_is_terminated(measured: Measured) -> None:
+def test_fault_21_a_child_of_multiprocessing_is_terminated(row: Row) -> None:
     """`Process.terminate` sends SIGTERM, and the exit code of the child says so."""
     script = """
 def work(ready):
@@ -121,22 +103,22 @@ child = context.Process(target=work, args=(ready,))
 child.start(); ready.wait(); child.terminate(); child.join()
 assert child.exitcode == -signal.SIGTERM, child.exitcode
 """
-    assert measure(measured, "terminated child", script, turns=10) == 0
+    assert measure(row, "terminated child", script, turns=10) == 0
 
 
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
-def test_fault_24_sigterm_with_the_default_handler(measured: Measured) -> None:
+def test_fault_24_sigterm_with_the_default_handler(row: Row) -> None:
     """The signal ends the process as before, after the scores have come."""
-    status = measure(measured, "default handler", "made(50)\n" + KILLED, turns=50)
+    status = measure(row, "default handler", "made(50)\n" + KILLED, turns=50)
     assert status == -signal.SIGTERM
 
 
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
-def test_fault_24_sigterm_is_ignored_or_handled(measured: Measured) -> None:
+def test_fault_24_sigterm_is_ignored_or_handled(row: Row) -> None:
     """A process that ignores SIGTERM goes on; handlers of asyncio and of the application work."""
     script = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -156,13 +138,13 @@ async def main():
     made(10)
 asyncio.run(main())
 """
-    assert measure(measured, "handlers of the application", script, turns=20) == 0
+    assert measure(row, "handlers of the application", script, turns=20) == 0
 
 
 @pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
-def test_fault_24_sigterm_while_the_exporter_hangs_or_the_option_is_off(measured: Measured) -> None:
+def test_fault_24_sigterm_while_the_exporter_hangs_or_the_option_is_off(row: Row) -> None:
     """The limit holds whatever the exporter does; with ``off`` the signal ends the process."""
     hung = """
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -181,13 +163,13 @@ os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)
         assert found.run(TURNS + hung, **limit)[0] == -signal.SIGTERM
         off = "made(5)\n" + KILLED
         assert found.run(TURNS + off, RAG_EVAL_HOST_HOOKS="off")[0] == -signal.SIGTERM
-    measured("exporter that hangs, shutdown_seconds=1", "ended")
+    row.measured("exporter that hangs, shutdown_seconds=1", "ended")
 
 
 @pytest.mark.slow
 @pytest.mark.fault(23, expected="all spans exported, within shutdown_seconds")
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_fault_23_a_program_ends_with_500_spans_held(order: str, measured: Measured) -> None:
+def test_fault_23_a_program_ends_with_500_spans_held(order: str, row: Row) -> None:
     """A judge that does not answer delays the end by ``shutdown_seconds``, and no span is lost."""
     late = "from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter\n"
     late += "from served import provider\n"
@@ -204,7 +186,7 @@ print(round(time.monotonic() - start, 1))
     with stage(latency=PATIENCE) as found:
         status, said, _ = found.run(TURNS + script, RAG_EVAL_SHUTDOWN_SECONDS="3")
         statuses, children = found.statuses(), len(found.spans("child"))
-    measured(f"processor {order}: seconds with shutdown_seconds=3", said.strip())
+    row.measured(f"processor {order}: seconds with shutdown_seconds=3", said.strip())
     assert status == 0
     assert statuses == {"shutdown": 500}
     assert children == 500
@@ -212,9 +194,7 @@ print(round(time.monotonic() - start, 1))
 
 @pytest.mark.slow
 @pytest.mark.fault(25, expected="every turn counted once, no span exported twice")
-def test_fault_25_turns_end_while_the_provider_shuts_down(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_25_turns_end_while_the_provider_shuts_down(row: Row) -> None:
     """64 threads end turns before, during and after the shutdown."""
     began = threading.Barrier(65)
 
@@ -231,13 +211,13 @@ def test_fault_25_turns_end_while_the_provider_shuts_down(
         app.provider.shutdown()
         for thread in threads:
             thread.join(PATIENCE)
-        check_invariants(app, turns=640)
-        measured("turns counted", f"{sum(app.counted().values())} of 640")
+        row.check(app, turns=640)
+        row.measured("turns counted", f"{sum(app.counted().values())} of 640")
 
 
 @pytest.mark.slow
 @pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
-def test_fault_flush_with_an_exporter_that_hangs(measured: Measured) -> None:
+def test_fault_flush_with_an_exporter_that_hangs(row: Row) -> None:
     """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""
     exporter = GatedExporter()
     exporter.close()
@@ -250,14 +230,12 @@ def test_fault_flush_with_an_exporter_that_hangs(measured: Measured) -> None:
         exporter.open()
         app.provider.force_flush()
         assert len(exporter.get_finished_spans()) == 3
-        measured("flush, force_flush", "False")
+        row.measured("flush, force_flush", "False")
 
 
 @pytest.mark.slow
 @pytest.mark.fault("provider later", expected="OpenTelemetry warns that it keeps the first one")
-def test_fault_provider_later_the_application_sets_its_provider_after_instrument(
-    measured: Measured,
-) -> None:
+def test_fault_provider_later_the_application_sets_its_provider_after_instrument(row: Row) -> None:
     """OpenTelemetry refuses a second provider, so `instrument` must come after it."""
     script = """
 from opentelemetry import trace
@@ -270,5 +248,44 @@ trace.set_tracer_provider(TracerProvider())
         status, _, errors = found.run(script)
     assert status == 0
     refusal = "Overriding of current TracerProvider is not allowed"
-    measured("warnings", errors.count(refusal))
+    row.measured("warnings", errors.count(refusal))
     assert refusal in errors
+
+
+FORKED = """
+child = multiprocessing.get_context("fork").Process(target=made, args=(3,))
+child.start(); child.join()
+"""
+BACKEND_ENDINGS = {
+    "falls off the end": ("made(3)", 0),
+    "SIGTERM": ("made(3)\n" + KILLED, -signal.SIGTERM),
+    "a child of multiprocessing": (FORKED, 0),
+}
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.parametrize("end", BACKEND_ENDINGS)
+def test_scores_reach_a_backend_though_the_process_ends(end: str) -> None:
+    """Each once, and on the spans that were exported."""
+    script, status = BACKEND_ENDINGS[end]
+    with stage() as run, serving(LangSmith()) as service:
+        options = {"ENDPOINT": service.url, "API_KEY": KEY, "PROJECT": PROJECT}
+        variables = {f"LANGSMITH_{name}": value for name, value in options.items()}
+        direct = {"RAG_EVAL_BACKENDS": "langsmith", "NO_PROXY": "127.0.0.1,localhost"}
+        ended, _, errors = run.run(TURNS + script, **variables, **direct)
+        spans = {span.span_id: span.attributes for span in run.spans()}
+    assert ended == status, errors
+    assert len(spans) == 3
+    found = Counter(
+        (int(one["run_id"][-17:].replace("-", ""), 16), one["key"], one["score"])
+        for one in service.stored.values()
+        if "score" in one
+    )
+    assert len(found) >= len(spans)
+    assert found == Counter(
+        (span, name.split(".")[2], value)
+        for span, attributes in spans.items()
+        for name, value in attributes.items()
+        if name.endswith(".score")
+    )

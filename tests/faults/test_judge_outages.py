@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import questions
-from live import App, Invariants, Measured, attached
+from live import App, Row, attached
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import Config
 from rag_eval_otel.embed import OpenAIEmbedder
@@ -98,9 +98,7 @@ def always(reply: object) -> Answer:
 @pytest.mark.slow
 @pytest.mark.fault(1, expected="at most 5 failed requests, and those under way, then one probe")
 @pytest.mark.parametrize("concurrency", [1, SLOTS])
-def test_fault_01_a_judge_that_refuses_connections(
-    concurrency: int, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_01_a_judge_that_refuses_connections(concurrency: int, row: Row) -> None:
     """Sixty turns cost five attempts, or what was under way, and probes; all spans leave."""
     with ScriptedOpenAI(good_parts) as server:
         address = server.base_url
@@ -109,11 +107,11 @@ def test_fault_01_a_judge_that_refuses_connections(
     with attached(judge=judge, **options) as app:
         before, probes = counted_attempts(judge)
         run_turns(app, 60)
-        check_invariants(app, turns=60, spans=180, secrets=[SECRET, "founded by"])
+        row.check(app, turns=60, spans=180, secrets=[SECRET, "founded by"])
         assert 5 <= len(before) <= (5 if concurrency == 1 else 5 + SLOTS)
         assert 1 <= len(probes) <= 8
         assert judge.state.breaker == "open"
-        measured(
+        row.measured(
             f"requests for 60 turns, {concurrency} at a time",
             f"{len(before)}, {len(probes)} probes",
         )
@@ -121,9 +119,7 @@ def test_fault_01_a_judge_that_refuses_connections(
 
 @pytest.mark.slow
 @pytest.mark.fault(2, expected="each evaluation ends at its deadline (30 s by default)")
-def test_fault_02_a_judge_that_never_answers(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_02_a_judge_that_never_answers(row: Row) -> None:
     """Four turns run out of time; their places are free for the turns after them."""
     assert Config().evaluation_timeout == 30
     hangs = threading.Event()
@@ -139,13 +135,13 @@ def test_fault_02_a_judge_that_never_answers(
         run_turns(app, 5, first=4)
         assert scored(app) == 5
         assert judge.state.in_flight == 0
-        check_invariants(app, turns=9, spans=27)
-        measured("turns that timed out, then scored", "4, 5")
+        row.check(app, turns=9, spans=27)
+        row.measured("turns that timed out, then scored", "4, 5")
 
 
 @pytest.mark.slow
 @pytest.mark.fault(3, expected="an attempt ends after its timeout, whatever the server sends")
-def test_fault_03_a_judge_that_drips(measured: Measured) -> None:
+def test_fault_03_a_judge_that_drips(row: Row) -> None:
     """A byte every 20 ms keeps the connection alive, and does not prolong the attempt."""
     sent, ended = [0], threading.Event()
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
@@ -165,7 +161,7 @@ def test_fault_03_a_judge_that_drips(measured: Measured) -> None:
         began = time.monotonic()
         with pytest.raises(JudgeTimeoutError):
             asyncio.run(judge.reply([TASK]))
-        measured("seconds with a timeout of 1 s", f"{time.monotonic() - began:.1f}")
+        row.measured("seconds with a timeout of 1 s", f"{time.monotonic() - began:.1f}")
         ended.set()
         thread.join(60)
     assert 0 < sent[0] < 100_000
@@ -174,9 +170,7 @@ def test_fault_03_a_judge_that_drips(measured: Measured) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(4, expected="no request before the time; turns that cannot wait fail at once")
 @pytest.mark.parametrize("told", ["20", "date", "3600"])
-def test_fault_04_a_long_retry_after(
-    told: str, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_04_a_long_retry_after(told: str, row: Row) -> None:
     """Only what was under way is sent; nothing waits, and each turn says rate_limited."""
     after = formatdate(time.time() + 90, usegmt=True) if told == "date" else told
     refusal = HttpReply(status=429, headers={"Retry-After": after})
@@ -185,13 +179,13 @@ def test_fault_04_a_long_retry_after(
         assert app.counted() == {("error", "rate_limited"): 60}
         assert len(server.requests) <= SLOTS
         assert judge.state.pause > 0
-        check_invariants(app, turns=60, spans=180, secrets=[SECRET])
-        measured(f"requests for 60 turns, Retry-After: {told}", len(server.requests))
+        row.check(app, turns=60, spans=180, secrets=[SECRET])
+        row.measured(f"requests for 60 turns, Retry-After: {told}", len(server.requests))
 
 
 @pytest.mark.slow
 @pytest.mark.fault(4, expected="one pause for all; refused requests are sent again, no retries")
-def test_fault_04_a_short_retry_after(measured: Measured, check_invariants: Invariants) -> None:
+def test_fault_04_a_short_retry_after(row: Row) -> None:
     """After a burst over the limit nothing is sent for two seconds, and every turn is scored."""
     refusal = HttpReply(status=429, headers={"Retry-After": "2"})
     first: list[float] = []
@@ -214,13 +208,13 @@ def test_fault_04_a_short_retry_after(measured: Measured, check_invariants: Inva
         assert 1 <= len(ends) <= SLOTS
         assert not [begin for begin in begins if any(end < begin < end + 1.9 for end in ends)]
         assert (judge.state.retries, judge.state.returned) == (0, len(ends))
-        check_invariants(app, turns=40, spans=120)
-        measured("requests for 40 turns", len(server.requests))
+        row.check(app, turns=40, spans=120)
+        row.measured("requests for 40 turns", len(server.requests))
 
 
 @pytest.mark.slow
 @pytest.mark.fault(5, expected="at most as many retries as first attempts; the breaker opens")
-def test_fault_05_a_storm_of_429(measured: Measured, check_invariants: Invariants) -> None:
+def test_fault_05_a_storm_of_429(row: Row) -> None:
     """Pauses of our own, and after five of them no more requests."""
     with scoring(always(HttpReply(status=429)), evaluation_timeout=5.0) as (app, judge, server):
         run_turns(app, 60)
@@ -229,17 +223,15 @@ def test_fault_05_a_storm_of_429(measured: Measured, check_invariants: Invariant
         assert len(server.requests) <= 5 * SLOTS
         assert state.openings == 1
         assert scored(app) == 0
-        check_invariants(app, turns=60, spans=180)
-        measured("requests for 60 turns", len(server.requests))
-        measured("retries", state.retries)
+        row.check(app, turns=60, spans=180)
+        row.measured("requests for 60 turns", len(server.requests))
+        row.measured("retries", state.retries)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(6, expected="10 %: at least 97 % of turns scored, 50 %: 70 %, in each metric")
 @pytest.mark.parametrize(("percent", "least"), [(10, 0.97), (50, 0.7)])
-def test_fault_06_server_errors(
-    percent: int, least: float, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_06_server_errors(percent: int, least: float, row: Row) -> None:
     """Two requests a turn to a server that fails by chance; a turn counts with all its scores."""
     draw, complete = random.Random(percent), list[bool]()
 
@@ -259,10 +251,12 @@ def test_fault_06_server_errors(
         assert complete.count(True) >= least * 1000
         firsts = len(server.requests) - state.retries
         assert state.retries <= firsts
-        check_invariants(app, turns=1000, spans=3000)
-        measured(f"turns with all scores of 1,000 with {percent} % errors", complete.count(True))
-        measured("retries of other requests", f"{state.retries} of {firsts}")
-        measured("openings of the breaker", state.openings)
+        row.check(app, turns=1000, spans=3000)
+        row.measured(
+            f"turns with all scores of 1,000 with {percent} % errors", complete.count(True)
+        )
+        row.measured("retries of other requests", f"{state.retries} of {firsts}")
+        row.measured("openings of the breaker", state.openings)
 
 
 @pytest.mark.fault(7, expected="no retries; 401 and 403 cost one request, 404 five; one log line")
@@ -270,8 +264,7 @@ def test_fault_06_server_errors(
 def test_fault_07_a_wrong_key_or_model(
     status: int,
     requests: int,
-    measured: Measured,
-    check_invariants: Invariants,
+    row: Row,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The breaker opens, and says so once."""
@@ -281,8 +274,8 @@ def test_fault_07_a_wrong_key_or_model(
         run_turns(app, 20)
         assert len(server.requests) == requests
         assert judge.state.retries == 0
-        check_invariants(app, turns=20, spans=60, secrets=[SECRET])
-        measured(f"requests for 20 turns, {status}", requests)
+        row.check(app, turns=20, spans=60, secrets=[SECRET])
+        row.measured(f"requests for 20 turns, {status}", requests)
     fails = r"rag_eval_otel: the judge openai/judge-1 at http://127\.0\.0\.1:\d+\S* fails"
     assert len(re.findall(fails, caplog.text)) == 1
 
@@ -295,7 +288,7 @@ def test_fault_07_a_wrong_key_or_model(
     ids=["prose", "cut off", "refused", "empty"],
 )
 def test_fault_09_replies_without_an_answer(
-    content: str, measured: Measured, check_invariants: Invariants, caplog: pytest.LogCaptureFixture
+    content: str, row: Row, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A judge that talks about something else is as good as down."""
     with scoring(always(content), concurrency=1) as (app, judge, server):
@@ -305,14 +298,14 @@ def test_fault_09_replies_without_an_answer(
         assert statuses <= {"unscored", "error"}
         assert statuses >= {"unscored"}
         assert judge.state.attempts == {"unparsable": 5}
-        check_invariants(app, turns=50, spans=150)
-        measured("requests for 50 turns", len(server.requests))
+        row.check(app, turns=50, spans=150)
+        row.measured("requests for 50 turns", len(server.requests))
     assert len(re.findall(r"the judge openai/judge-1 at \S+ fails \(unparsable", caplog.text)) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.fault("embedder", expected="as for the judge; metrics without embeddings are scored")
-def test_fault_embedder_down(measured: Measured, check_invariants: Invariants) -> None:
+def test_fault_embedder_down(row: Row) -> None:
     """Sixty turns cost the embedder what was under way, and probes; each has its other score."""
     down = HttpReply(status=500)
     metrics = ["answer_relevancy", "faithfulness"]
@@ -322,8 +315,8 @@ def test_fault_embedder_down(measured: Measured, check_invariants: Invariants) -
         sent = sum(request.path.endswith("/embeddings") for request in server.requests)
         assert 5 <= sent <= 5 + SLOTS + 8, "with the probes"
         assert scored(app) == 60
-        check_invariants(app, turns=60, spans=180, secrets=[SECRET])
-        measured("requests to the embedder for 60 turns", sent)
+        row.check(app, turns=60, spans=180, secrets=[SECRET])
+        row.measured("requests to the embedder for 60 turns", sent)
 
 
 def memory() -> float:
@@ -334,7 +327,7 @@ def memory() -> float:
 
 @pytest.mark.fault("large reply", expected="refused while it comes; less than 64 MB of memory")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_fault_a_reply_of_50_mb(measured: Measured, check_invariants: Invariants) -> None:
+def test_fault_a_reply_of_50_mb(row: Row) -> None:
     """The first megabyte is read at most, and the breaker opens."""
     huge = HttpReply(body=b" " * 50_000_000)
     with scoring(always(huge), concurrency=1) as (app, judge, server):
@@ -343,6 +336,6 @@ def test_fault_a_reply_of_50_mb(measured: Measured, check_invariants: Invariants
         grown = memory() - before
         assert grown < 64
         assert (len(server.requests), judge.state.breaker) == (5, "open")
-        check_invariants(app, turns=20, spans=60)
-        measured("requests for 20 turns", len(server.requests))
-        measured("growth of memory in MB", f"{grown:.0f}")
+        row.check(app, turns=20, spans=60)
+        row.measured("requests for 20 turns", len(server.requests))
+        row.measured("growth of memory in MB", f"{grown:.0f}")

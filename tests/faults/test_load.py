@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from live import App, Invariants, Measured, attached, said
-from pipeline import GatedJudge, OnesEmbedder, good_answers, good_judge
+from live import (
+    GatedJudge,
+    OnesEmbedder,
+    Row,
+    attached,
+    good_answers,
+    good_judge,
+)
 from rag_eval_otel import Evaluation, Sample, Score
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
@@ -25,15 +31,6 @@ def wait_until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
     while not is_so():
         assert time.monotonic() < give_up
         threading.Event().wait(0.005)
-
-
-def recorded(app: App, number: int) -> None:
-    attributes = {
-        "rag.question": f"Who founded company number {number}?",
-        "rag.contexts": [said(number)],
-        "rag.answer": said(number),
-    }
-    app.provider.get_tracer("app").start_span("turn", attributes=attributes).end()
 
 
 class SteppingJudge:
@@ -69,9 +66,7 @@ class SteppingJudge:
 @pytest.mark.slow
 @pytest.mark.fault(14, expected="at least 95 % of the paid evaluations are on a span")
 @pytest.mark.parametrize("overload", [2, 10])
-def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
-    overload: int, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_14_under_overload_paid_evaluations_are_on_a_span(overload: int, row: Row) -> None:
     """Turns come faster than the judge answers; the time is the test's, one second a round."""
     judge, clock, rounds = SteppingJudge(), ManualClock(), 30
     with attached(
@@ -84,7 +79,7 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
         app.store._now = clock  # type: ignore[method-assign]  # noqa: SLF001
         for made in range(rounds):
             for number in range(overload):
-                recorded(app, overload * made + number)
+                app.record(overload * made + number)
             wait_until(lambda: not app.store.traces)
             wait_until(lambda made=made: len(judge.asked) > made)  # type: ignore[misc]
             clock.advance(1.0)
@@ -92,10 +87,10 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
         judge.open()
         assert app.handle.flush(PATIENCE)
         turns = rounds * overload
-        check_invariants(app, turns=turns, spans=turns)
+        row.check(app, turns=turns, spans=turns)
         counted, statuses = app.counted(), app.statuses()
     paid, on_span = len(judge.asked), statuses["scored"]
-    measured("turns, evaluations paid for, spans with scores", (turns, paid, on_span))
+    row.measured("turns, evaluations paid for, spans with scores", (turns, paid, on_span))
     assert paid >= rounds
     assert on_span >= 0.95 * paid
     assert counted["dropped", "overload"] == turns - paid
@@ -103,9 +98,7 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(
 
 @pytest.mark.slow
 @pytest.mark.fault(14, expected="a burst of 64 turns loses none with concurrency 16")
-def test_fault_14_a_burst_that_is_no_overload(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_14_a_burst_that_is_no_overload(row: Row) -> None:
     """All spans leave before the judge answers, and all turns are scored for events and metrics."""
     judge, clock = GatedJudge(), ManualClock()
     with attached(
@@ -113,59 +106,38 @@ def test_fault_14_a_burst_that_is_no_overload(
     ) as app:
         app.store._now = clock  # type: ignore[method-assign]  # noqa: SLF001
         for number in range(64):
-            recorded(app, number)
+            app.record(number)
         wait_until(lambda: not app.store.traces and app.handle.stats.captured == 64)
         judge.asked.result(PATIENCE)
         clock.advance(100.0)
         wait_until(lambda: app.handle.stats.held == 0)
         judge.open()
         assert app.handle.flush(PATIENCE)
-        check_invariants(app, turns=64, spans=64)
+        row.check(app, turns=64, spans=64)
         counted = app.counted()
-    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    row.measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
     assert counted == {("scored", None): 64}
 
 
 @pytest.mark.slow
 @pytest.mark.fault(13, expected="turns conserved, memory bounded, drops counted")
-def test_fault_13_a_judge_that_is_much_too_slow(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_13_a_judge_that_is_much_too_slow(row: Row) -> None:
     """The judge answers none of 3,000 turns; at most ``max_held`` spans wait at any time."""
     judge, most = GatedJudge(), 0
     with attached(judge=judge, embedder=OnesEmbedder(), max_held=100, hold_seconds=0.5) as app:
         for number in range(3000):
-            recorded(app, number)
+            app.record(number)
             most = max(most, app.handle.stats.held)
         wait_until(lambda: app.handle.stats.held == 0)
         judge.open()
         assert app.handle.flush(PATIENCE)
         app.handle.shutdown(PATIENCE)
-        check_invariants(app, turns=3000, spans=3000)
+        row.check(app, turns=3000, spans=3000)
         counted = app.counted()
-    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
-    measured("most spans held", most)
+    row.measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    row.measured("most spans held", most)
     assert most <= 100
     assert counted["dropped", "overload"] >= 2500
-
-
-@pytest.mark.slow
-@pytest.mark.fault(16, expected="bounded memory, counted")
-def test_fault_16_roots_that_never_end(measured: Measured) -> None:
-    """The traces whose root never ends are bounded in number, and evicted turns are counted."""
-    with attached(judge=good_judge(), embedder=OnesEmbedder()) as app:
-        roots = []
-        for number in range(3000):
-            root = app.plain("root")
-            roots.append(root)
-            app.retrieve(number, root)
-            assert len(app.store.traces) <= 1024
-        most = len(app.store.traces)
-        app.handle.shutdown(PATIENCE)
-        counted = app.counted()
-    measured("traces kept of 3,000", most)
-    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
-    assert counted["skipped", "evicted"] >= 3000 - 1024
 
 
 class CountingEmbedder(OnesEmbedder):
@@ -184,24 +156,22 @@ class CountingEmbedder(OnesEmbedder):
 @pytest.mark.parametrize(
     "turns", [16, *(pytest.param(n, marks=pytest.mark.slow) for n in (2_000, 10_000))]
 )
-def test_fault_17_identical_turns_share_one_evaluation(
-    turns: int, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_17_identical_turns_share_one_evaluation(turns: int, row: Row) -> None:
     """Turns under way share an evaluation, later ones find replies and vectors in the cache."""
     requests = []
     for number in (1, turns):
         judge, embedder = FakeJudge(good_answers), CountingEmbedder()
         with attached(judge=judge, embedder=embedder, max_held=20_000, hold_seconds=600) as app:
             for made in range(1, number + 1):
-                recorded(app, 1)
+                app.record(1)
                 if made % 500 == 0 or made == number:  # fewer than the traces that are kept
                     wait_until(lambda app=app: app.handle.stats.held == 0, seconds=600)  # type: ignore[misc]
             assert app.handle.flush(PATIENCE)
             app.handle.shutdown(PATIENCE)
-            check_invariants(app, turns=number, spans=number)
+            row.check(app, turns=number, spans=number)
             assert app.counted() == {("scored", None): number}
         requests.append((len(judge.requests), embedder.requests))
-    measured(f"requests to judge and embedder for {turns} turns", requests[1])
+    row.measured(f"requests to judge and embedder for {turns} turns", requests[1])
     assert requests[1] == requests[0]
 
 
@@ -235,9 +205,7 @@ class Blocking:
 @pytest.mark.slow
 @pytest.mark.fault(26, expected="scores are late; every span leaves at its deadline")
 @pytest.mark.parametrize("part", ["metric", "sink", "judge"])
-def test_fault_26_a_part_that_blocks_the_event_loop(
-    part: str, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_26_a_part_that_blocks_the_event_loop(part: str, row: Row) -> None:
     """While it blocks, all 40 spans are exported; then the turns are scored, each counted once."""
     blocking = Blocking()
     options: dict[str, Any] = {"judge": good_judge(), "metrics": ["context_relevance"]}
@@ -250,15 +218,15 @@ def test_fault_26_a_part_that_blocks_the_event_loop(
     options |= {"embedder": OnesEmbedder(), "concurrency": 4, "hold_seconds": 2}
     with attached(**options) as app:
         for number in range(40):
-            recorded(app, number)
+            app.record(number)
         wait_until(lambda: len(app.exported()) == 40)
         assert blocking.entered == 1
         blocking.go_on.set()
         assert app.handle.flush(PATIENCE)
         app.handle.shutdown(PATIENCE)
-        check_invariants(app, turns=40, spans=40)
+        row.check(app, turns=40, spans=40)
         counted = app.counted()
-    measured(
+    row.measured(
         f"turns with a blocking {part}", {" ".join(map(str, k)): n for k, n in counted.items()}
     )
     assert sum(counted.values()) == 40

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import (
 )
 
 from apps.parts import rag
-from live import App, Invariants, Measured, attached, remote
+from live import App, Row, attached, remote
 from parallel import at_once
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.types import Sample
@@ -57,7 +57,7 @@ METRICS = (raising, hanging, text, coroutine)
 @pytest.mark.fault(26, expected="the metric has no score and a reason, the others are scored")
 @pytest.mark.parametrize("bad", METRICS, ids=[one.__name__ for one in METRICS])
 def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
-    bad: Callable[[Sample], Any], measured: Measured, check_invariants: Invariants
+    bad: Callable[[Sample], Any], row: Row
 ) -> None:
     """Each turn has the score of the metric beside the bad one, and no text is in the log."""
     metric = FunctionMetric(function=bad, timeout=0.5)
@@ -66,20 +66,18 @@ def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
         for number in range(8):
             app.turn(number)
         drain(app)
-        check_invariants(app, turns=8, spans=24, secrets=["founded by Ada"])
+        row.check(app, turns=8, spans=24, secrets=["founded by Ada"])
         spans = [span.attributes or {} for span in app.exported() if span.name == "chain"]
     names = {key.split(".")[2] for span in spans for key in span if key.endswith(".score")}
     reasons = {span.get(f"rag.evaluation.{bad.__name__}.reason") for span in spans}
     assert names == {"context_relevance"}
     assert len(reasons - {None}) == 1
-    measured(f"reason of the metric {bad.__name__}", *reasons)
+    row.measured(f"reason of the metric {bad.__name__}", *reasons)
 
 
 @pytest.mark.slow
 @pytest.mark.fault(28, expected="64 threads with nested chains: one evaluation for each root run")
-def test_fault_28_nested_chains_in_64_threads(
-    measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_28_nested_chains_in_64_threads(row: Row) -> None:
     """The handler is passed to the outer chain and to the chain in it."""
     with attached() as app:
         callbacks = {"callbacks": [app.handle.callback]}
@@ -93,9 +91,9 @@ def test_fault_28_nested_chains_in_64_threads(
 
         at_once(*[work] * 64)
         drain(app)
-        check_invariants(app, turns=64)
+        row.check(app, turns=64)
         evaluated = sum(app.scored_spans().values())
-    measured("evaluations of 64 turns", evaluated)
+    row.measured("evaluations of 64 turns", evaluated)
     assert evaluated == 64
 
 
@@ -111,16 +109,14 @@ def turn_below(app: App, context: Context) -> None:
     [(ParentBased(ALWAYS_ON), 0), (StaticSampler(Decision.RECORD_ONLY), 1), (ALWAYS_OFF, 1)],
     ids=["unsampled remote parent", "only recorded", "not sampled"],
 )
-def test_fault_40_spans_that_are_not_exported(
-    sampler: Sampler, flags: int, measured: Measured, check_invariants: Invariants
-) -> None:
+def test_fault_40_spans_that_are_not_exported(sampler: Sampler, flags: int, row: Row) -> None:
     """No exporter gets such spans, so no judge is paid for them."""
     with attached(provider=TracerProvider(sampler=sampler)) as app:
         turn_below(app, remote(flags))
         drain(app)
         turns = sum(app.counted().values())
-        check_invariants(app, turns=turns, spans=0)
+        row.check(app, turns=turns, spans=0)
         counted = app.counted()
         assert not app.scored_spans()
-    measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+    row.measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
     assert not [outcome for outcome, _ in counted if outcome == "scored"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from e2e.redis_server import serving
-from live import Measured
+from live import Row
 from processes import PATIENCE, Stage, stage
 
 REQUESTS = 40
@@ -84,14 +84,14 @@ def all_scored(found: Stage, made: int, errors: str) -> str:
 @pytest.mark.fault(24, expected=SCORED)
 @needs("uvicorn")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_fault_24_uvicorn_and_sigterm(measured: Measured, workers: int) -> None:
+def test_fault_24_uvicorn_and_sigterm(row: Row, workers: int) -> None:
     """Uvicorn raises SIGTERM again with the default handler, after it has stopped."""
     port = free_port()
     command = ("-m", "uvicorn", "served:asgi", "--port", str(port), "--workers", str(workers))
     with stage(latency=0.1) as found, found.running(*command) as process:
         ask(port, REQUESTS)
         status, errors = end(process)
-        measured(f"scored with uvicorn, {workers} workers", all_scored(found, REQUESTS, errors))
+        row.measured(f"scored with uvicorn, {workers} workers", all_scored(found, REQUESTS, errors))
     if workers == 1:
         assert status == -signal.SIGTERM
 
@@ -114,9 +114,7 @@ def gunicorn(port: int, *options: str, app: str = "wsgi") -> tuple[str, ...]:
 @needs("gunicorn")
 @pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["alone", "preload"])
 @pytest.mark.parametrize("worker", WORKERS)
-def test_fault_22_gunicorn_and_sigterm(
-    measured: Measured, worker: str, preload: tuple[str, ...]
-) -> None:
+def test_fault_22_gunicorn_and_sigterm(row: Row, worker: str, preload: tuple[str, ...]) -> None:
     """With ``--preload``, the workers are forked while the judge's thread imports its client."""
     pytest.importorskip(worker.rpartition(".")[0] or "gunicorn")
     if worker == "gevent":
@@ -130,7 +128,7 @@ def test_fault_22_gunicorn_and_sigterm(
     ):
         ask(port, REQUESTS)
         status, errors = end(process)
-        measured(
+        row.measured(
             f"scored with gunicorn {worker} {' '.join(preload)}".rstrip(),
             all_scored(found, REQUESTS + len(preload), errors),
         )
@@ -139,7 +137,7 @@ def test_fault_22_gunicorn_and_sigterm(
 
 @pytest.mark.fault(22, expected=SCORED)
 @needs("gunicorn")
-def test_fault_22_gunicorn_replaces_its_workers(measured: Measured) -> None:
+def test_fault_22_gunicorn_replaces_its_workers(row: Row) -> None:
     """HUP starts new workers and ends the old ones; `max_requests` ends a worker after a few."""
     port = free_port()
     with (
@@ -150,7 +148,9 @@ def test_fault_22_gunicorn_replaces_its_workers(measured: Measured) -> None:
         process.send_signal(signal.SIGHUP)
         ask(port, REQUESTS)
         status, errors = end(process)
-        measured("scored with gunicorn, HUP, max_requests", all_scored(found, 2 * REQUESTS, errors))
+        row.measured(
+            "scored with gunicorn, HUP, max_requests", all_scored(found, 2 * REQUESTS, errors)
+        )
         assert len({span.attributes["process"] for span in found.spans()}) > 2
     assert status == 0
 
@@ -160,9 +160,7 @@ def test_fault_22_gunicorn_replaces_its_workers(measured: Measured) -> None:
 @pytest.mark.parametrize(
     "options", [(), ("--max-tasks-per-child", "1")], ids=["warm shutdown", "one task"]
 )
-def test_fault_21_celery_prefork(
-    measured: Measured, options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_fault_21_celery_prefork(row: Row, options: tuple[str, ...], tmp_path: Path) -> None:
     """Children of the pool end by os._exit: at a warm shutdown, or after each task.
 
     The broker is real, because Celery works in another way without: a thread starts the children,
@@ -182,7 +180,7 @@ def test_fault_21_celery_prefork(
     ):
         until(lambda: done.read_text().count("done") == made)
         status, errors = end(process)
-        measured(
+        row.measured(
             f"scored with Celery {' '.join(options)}".rstrip(), all_scored(found, made, errors)
         )
     assert status == 0
@@ -202,21 +200,19 @@ if __name__ == "__main__":
 
 @pytest.mark.fault(21, expected=SCORED)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_fault_21_children_of_multiprocessing(
-    measured: Measured, method: str, tmp_path: Path
-) -> None:
+def test_fault_21_children_of_multiprocessing(row: Row, method: str, tmp_path: Path) -> None:
     """A child with one turn ends right after it."""
     script = tmp_path / "app.py"
     script.write_text(SPAWNED.format(method=method))
     with stage(latency=0.1) as found, found.running(str(script)) as process:
         _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
-        measured(f"scored with {method}", all_scored(found, 4, errors))
+        row.measured(f"scored with {method}", all_scored(found, 4, errors))
 
 
 @pytest.mark.fault("gevent", expected=SCORED)
 @needs("gevent")
-def test_fault_gevent_and_sigterm(measured: Measured) -> None:
+def test_fault_gevent_and_sigterm(row: Row) -> None:
     """With threads that are greenlets, the handler cannot wait; the process ends all the same."""
     script = """
 from gevent import monkey; monkey.patch_all()
@@ -229,12 +225,12 @@ time.sleep(600)
     with stage(latency=0.1) as found:
         status, _, errors = found.run(script)
         assert status == -signal.SIGTERM, errors
-        measured("scored after SIGTERM", all_scored(found, 20, errors))
+        row.measured("scored after SIGTERM", all_scored(found, 20, errors))
 
 
 @pytest.mark.fault(20, expected=SCORED)
 @needs("ipykernel", "jupyter_client")
-def test_fault_20_a_kernel_of_a_notebook_is_shut_down(measured: Measured) -> None:
+def test_fault_20_a_kernel_of_a_notebook_is_shut_down(row: Row) -> None:
     """The turns of a cell are scored when the kernel shuts down."""
     from jupyter_client.manager import KernelManager  # noqa: PLC0415
 
@@ -253,11 +249,11 @@ def test_fault_20_a_kernel_of_a_notebook_is_shut_down(measured: Measured) -> Non
         finally:
             client.stop_channels()
             kernel.shutdown_kernel()
-        measured("scored in a notebook", all_scored(found, 20, ""))
+        row.measured("scored in a notebook", all_scored(found, 20, ""))
 
 
 @pytest.mark.fault(24, expected="os._exit loses no more than the spans that are held")
-def test_fault_24_os_exit_loses_no_more_than_what_is_held(measured: Measured) -> None:
+def test_fault_24_os_exit_loses_no_more_than_what_is_held(row: Row) -> None:
     """Nothing can be done before os._exit: what the last flush has exported is there."""
     script = """
 import os
@@ -272,4 +268,4 @@ os._exit(0)
         statuses = found.statuses()
     assert statuses["scored"] + statuses["flushed"] >= 10
     assert sum(statuses.values()) <= 15
-    measured("of 15 turns, 5 of them held: lost", 15 - sum(statuses.values()))
+    row.measured("of 15 turns, 5 of them held: lost", 15 - sum(statuses.values()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from live import Measured
+from live import Row
 from processes import ran
 
 MOST_MB = 64
@@ -57,7 +57,7 @@ def run(script: str) -> dict[str, Any]:
 
 
 @pytest.mark.fault(14, expected="memory grows by less than 64 MB in the burst of 100,000 spans")
-def test_fault_14_the_memory_of_a_burst_of_100000_spans(measured: Measured) -> None:
+def test_fault_14_the_memory_of_a_burst_of_100000_spans(row: Row) -> None:
     """10,000 turns and nine other spans with each, without a pause; each span leaves once."""
     found = run("""
 def made(first, last):
@@ -83,15 +83,15 @@ print(json.dumps({
     assert found["captured"] == found["counted"] == 10_000
     assert (found["held"], found["pending"]) == (0, 0)
     assert found["grown"] < MOST_MB
-    measured("spans that left, different ones", (found["left"], found["different"]))
-    measured(
+    row.measured("spans that left, different ones", (found["left"], found["different"]))
+    row.measured(
         "turns captured, counted, scored", [found[k] for k in ("captured", "counted", "scored")]
     )
-    measured("growth of memory in MB", f"{found['grown']:.0f}")
+    row.measured("growth of memory in MB", f"{found['grown']:.0f}")
 
 
 @pytest.mark.fault(16, expected="memory grows by less than 64 MB with 20,000 such roots")
-def test_fault_16_the_memory_of_20000_roots_that_never_end(measured: Measured) -> None:
+def test_fault_16_the_memory_of_20000_roots_that_never_end(row: Row) -> None:
     """A span below each root has ended, and neither has more than its attributes."""
     found = run("""
 from opentelemetry.trace import set_span_in_context
@@ -110,4 +110,4 @@ print(json.dumps({"grown": grown, "left": len(Numbers.ids), "held": handle.stats
 """)
     assert found["grown"] < MOST_MB
     assert (found["left"], found["held"]) == (20_000, 0)
-    measured("growth of memory in MB", f"{found['grown']:.0f}")
+    row.measured("growth of memory in MB", f"{found['grown']:.0f}")

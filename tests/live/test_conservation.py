@@ -7,15 +7,13 @@ are turns of several kinds and threads, repeats, faults of the server, flushes, 
 from __future__ import annotations
 
 import logging
-import os
 import random
-import signal
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,9 +23,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import Span
 
-from live import KIND, App, answered, attached, generated, points_of, retrieved
+from live import KIND, App, answered, asked, attached, generated, points_of, retrieved, said, told
 from openai_server import HttpReply, ScriptedOpenAI
-from parallel import forking
+from parallel import at_once, forking, in_child
 from rag_eval_otel import Evaluation, Handle, OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.config import ConfigOptions
 from runs import run_chain
@@ -184,15 +182,9 @@ class Application:
             self.turns += turns
 
     def recorded(self, number: int, parent: Span | None = None) -> None:
-        span = self.start(
-            "turn",
-            parent,
-            {
-                "rag.question": f"Who founded company {number}?",
-                "rag.contexts": [f"Company {number} was founded by Ada. " * 4],
-                "rag.answer": f"Ada founded company number {number}.",
-            },
-        )
+        texts = {"question": asked(number), "contexts": told(number), "answer": said(number)}
+        told_on_span = {f"rag.{name}": text for name, text in texts.items()}
+        span = self.start("turn", parent, told_on_span)
         if parent is None:
             self.found()
         span.end()
@@ -263,13 +255,8 @@ class Application:
             for make, number in plan:
                 make(number)
 
-        threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
-        for thread in threads:
-            thread.start()
-        if self.rng.random() < 0.5:
-            self.flush()
-        for thread in threads:
-            thread.join()
+        flushes = [self.flush] if self.rng.random() < 0.5 else []
+        at_once(*[partial(run, plan) for plan in plans], *flushes)
 
     def flush(self) -> None:
         seconds = self.rng.choice((0.0, 0.01, 0.3, 2.0))
@@ -311,32 +298,18 @@ class Application:
     def fork(self) -> None:
         """Make turns in a forked child, which counts its own turns and spans only."""
         self.has_forked = True
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                self.turns = self.extra = 0
-                self.started, self.recorder.ended, self.sink.seen = [], [], []
-                self.open = []
-                self.some_turns()
-                self.finish()
-                self.handle.shutdown(2.0)
-                self.quiet()
-                self.check_spans()
-                code = 0
-            finally:
-                if code:
-                    traceback.print_exc()
-                os._exit(code)
-        give_up = time.monotonic() + PATIENCE
-        while True:
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                break
-            if time.monotonic() > give_up:
-                os.kill(child, signal.SIGKILL)
-            threading.Event().wait(0.01)
-        assert os.waitstatus_to_exitcode(status) == 0
+
+        def child() -> bool:
+            self.turns = self.extra = 0
+            self.started, self.recorder.ended, self.sink.seen, self.open = [], [], [], []
+            self.some_turns()
+            self.finish()
+            self.handle.shutdown(2.0)
+            self.quiet()
+            self.check_spans()
+            return True
+
+        assert in_child(child)
 
     def run(self) -> None:
         steps = [self.some_turns] * 4 + [self.threads] * 2 + [self.change] * 3

@@ -1,74 +1,248 @@
-"""Attaching to providers: existing ones, disabled ones, foreign ones, and letting go again."""
+"""Attach to providers of every kind, by `instrument` or as a span processor, and detach again."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
-from pipeline import RECORDED, GatedJudge, usual_options
-from rag_eval_otel import Evaluation, LexicalJudge, RagEvalCallbackHandler, instrument
+from live import RECORDED, STATUS, GatedJudge, attached, usual_options
+from rag_eval_otel import (
+    Config,
+    Evaluation,
+    Handle,
+    LexicalJudge,
+    RagEvalSpanProcessor,
+    Score,
+    instrument,
+    registry,
+)
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.live.instrument import pipeline_of
+from rag_eval_otel.export.attributes import EventSink
+from rag_eval_otel.live.instrument import SINKS, build_sinks, pipeline_of, print_scores
 from rag_eval_otel.live.store import CHUNK
 
-QUESTION = "When was Borealis Kites founded?"
+SCORED = {("turn", "scored"): 1, ("step", None): 1}
+SIMPLE = SimpleSpanProcessor(InMemorySpanExporter())
 
 
-def provider_with(exporter: InMemorySpanExporter, **provider: Any) -> TracerProvider:
-    made = TracerProvider(**provider)
-    made.add_span_processor(SimpleSpanProcessor(exporter))
-    return made
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def bare() -> Iterator[TracerProvider]:
+    """A provider without processors."""
+    made = TracerProvider()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def provider(bare: TracerProvider, exporter: InMemorySpanExporter) -> TracerProvider:
+    bare.add_span_processor(SimpleSpanProcessor(exporter))
+    return bare
+
+
+def ask(handle: Handle) -> object:
+    question = "When was Borealis Kites founded?"
+    return rag().invoke(question, config={"callbacks": [handle.callback]})
+
+
+def record_turn(provider: TracerProvider) -> None:
+    tracer = provider.get_tracer("app")
+    with tracer.start_as_current_span("turn", attributes=RECORDED):
+        tracer.start_span("step").end()
+
+
+def by_name(exporter: InMemorySpanExporter) -> dict[tuple[str, Any], int]:
+    spans = exporter.get_finished_spans()
+    return Counter((span.name, (span.attributes or {}).get(STATUS)) for span in spans)
 
 
 def statuses(exporter: InMemorySpanExporter) -> Counter[Any]:
     spans = exporter.get_finished_spans()
-    return Counter((span.attributes or {}).get("rag.evaluation.status") for span in spans)
+    return Counter((span.attributes or {}).get(STATUS) for span in spans)
 
 
-def test_span_in_flight_and_processor_added_later() -> None:
+# --- as a span processor --------------------------------------------------------------------------
+
+
+def test_one_line_scores_the_turns_of_a_provider(
+    bare: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """A turn is scored offline, its span leaves once with the scores, all others as they are."""
+    bare.add_span_processor(RagEvalSpanProcessor(BatchSpanProcessor(exporter), judge="lexical"))
+    record_turn(bare)
+    assert bare.force_flush()
+    assert by_name(exporter) == SCORED
+    (turn,) = (span for span in exporter.get_finished_spans() if span.name == "turn")
+    assert (turn.attributes or {})["rag.evaluation.judge"] == "lexical"
+
+
+def test_stats_count_turns_and_held_spans(bare: TracerProvider) -> None:
+    """The handle of the processor shows held spans, and turns by outcome."""
+    judge = GatedJudge()
+    processor = RagEvalSpanProcessor(SIMPLE, **usual_options(judge=judge))
+    bare.add_span_processor(processor)
+    record_turn(bare)
+    assert processor.handle.stats.held == 1
+    judge.asked.result(30)
+    assert not processor.handle.stats.turns
+    assert processor.handle.stats.scoring == 1
+    judge.open()
+    assert processor.handle.flush()
+    stats = processor.handle.stats
+    assert stats.turns == stats.released == {"scored": 1}
+    assert (stats.held, stats.scoring, stats.failures) == (0, 0, {})
+    assert stats.sources == {"native": 1}
+
+
+def test_force_flush_takes_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It releases held spans, as the flush of a handle does."""
+    processor, seen = RagEvalSpanProcessor(SIMPLE, **usual_options()), list[float]()
+    monkeypatch.setattr(pipeline_of(processor.handle), "force_flush", seen.append)
+    processor.force_flush(200)
+    assert seen == [0.2]
+    processor.handle.shutdown(0.0)
+
+
+def test_a_second_processor_passes_its_spans_on(
+    bare: TracerProvider, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first scores; the second exports without scores, and closes no sink of the first."""
+    second, sink = InMemorySpanExporter(), Recorder()
+    for each in (exporter, second):
+        options = usual_options(sinks=[sink])
+        bare.add_span_processor(RagEvalSpanProcessor(SimpleSpanProcessor(each), **options))
+    with caplog.at_level(logging.WARNING):
+        record_turn(bare)
+    assert bare.force_flush()
+    assert by_name(exporter) == SCORED
+    assert by_name(second) == {("turn", None): 1, ("step", None): 1}
+    assert ([each.status for each in sink.evaluations], sink.is_closed) == (["scored"], False)
+    assert "has two pipelines" in caplog.text
+
+
+def test_what_cannot_be_wrapped_is_refused() -> None:
+    """An exporter has to be wrapped; a processor of ours would score each turn twice."""
+    with pytest.raises(ConfigError, match=r"wrap an exporter: BatchSpanProcessor\(exporter\)"):
+        RagEvalSpanProcessor(InMemorySpanExporter(), judge="lexical")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="wrap an exporter"):
+        instrument(wrap=5, judge="lexical")  # type: ignore[arg-type]
+    inner = RagEvalSpanProcessor(SIMPLE, **usual_options())
+    with pytest.raises(ConfigError, match="wrap the one that exports, once"):
+        RagEvalSpanProcessor(inner, **usual_options())
+    inner.handle.shutdown()
+
+
+def test_a_provider_can_be_instrumented_after_its_processor_was_shut_down(
+    bare: TracerProvider,
+) -> None:
+    """`instrument` returns the handle of a processor, unless that scores nothing any more."""
+    processor = RagEvalSpanProcessor(SIMPLE, judge="lexical")
+    bare.add_span_processor(processor)
+    assert instrument(tracer_provider=bare) is processor.handle
+    processor.handle.shutdown()
+    handle = instrument(tracer_provider=bare, judge="lexical")
+    assert handle is not processor.handle
+    handle.shutdown()
+
+
+def test_spans_that_a_sink_starts_in_the_application_are_exported(
+    bare: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """Only spans on the threads of this library are the judge's."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    saved: list[Any] = []
+
+    async def save() -> None:
+        bare.get_tracer("app").start_span("save").end()
+
+    def sink(_: Evaluation) -> None:
+        bare.get_tracer("client").start_span("request of the judge").end()
+        saved.append(asyncio.run_coroutine_threadsafe(save(), loop))
+
+    next_one = SimpleSpanProcessor(exporter)
+    bare.add_span_processor(RagEvalSpanProcessor(next_one, sinks=[sink], **usual_options()))
+    record_turn(bare)
+    assert bare.force_flush()
+    saved[0].result(60)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(60)
+    loop.close()
+    assert by_name(exporter) == SCORED | {("save", None): 1}
+
+
+# --- by `instrument` ------------------------------------------------------------------------------
+
+
+def test_span_in_flight_and_processor_added_later(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
     """A span that was open when we attached is held too; processors added later get everything."""
-    early, late = InMemorySpanExporter(), InMemorySpanExporter()
-    provider = provider_with(early)
+    late = InMemorySpanExporter()
     span = provider.get_tracer("app").start_span("in flight", attributes=RECORDED)
     handle = instrument(tracer_provider=provider, **usual_options())
     provider.add_span_processor(SimpleSpanProcessor(late))
     span.end()
     assert handle.flush()
-    assert statuses(early) == statuses(late) == {"scored": 1}
+    assert statuses(exporter) == statuses(late) == {"scored": 1}
     handle.shutdown()
 
 
-def test_instrumenting_twice_gives_the_same_handle(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "is_told"),
+    [
+        ({"judge": "lexical"}, {"judge": "lexical"}, False),
+        ({"judge": "lexical"}, {}, False),
+        ({"judge": "lexical"}, {"judge": "lexical", "hold_seconds": 1.0}, True),
+        ({"judge": "lexical", "sinks": [print]}, {"sinks": [print]}, False),
+        ({"judge": "lexical", "sinks": ["print"]}, {"sinks": [print]}, True),
+    ],
+)
+def test_instrumenting_twice_gives_the_same_handle(
+    first: dict[str, Any],
+    second: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_told: bool,
+) -> None:
     """A provider is instrumented once; other options the second time are warned about."""
     provider = TracerProvider()
-    first = instrument(tracer_provider=provider, **usual_options())
-    assert instrument(tracer_provider=provider, judge="lexical") is first
-    assert "already instrumented" in caplog.text
-    first.shutdown()
+    handle = instrument(tracer_provider=provider, **first)
+    assert instrument(tracer_provider=provider, **second) is handle
+    assert ("already instrumented" in caplog.text) is is_told
+    handle.shutdown()
 
 
-def test_shutdown_leaves_the_provider_as_it_was() -> None:
+def test_shutdown_leaves_the_provider_as_it_was(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
     """After shutdown nothing is scored, which runs say, and the provider can be had anew."""
-    exporter = InMemorySpanExporter()
-    provider = provider_with(exporter)
     untouched = provider._active_span_processor.on_end  # noqa: SLF001
     handle = instrument(tracer_provider=provider, **usual_options())
     handle.shutdown()
     assert provider._active_span_processor.on_end == untouched  # noqa: SLF001
-    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    ask(handle)
     assert statuses(exporter) == {None: 2, "shutdown": 1}
     again = instrument(tracer_provider=provider, **usual_options())
     assert again is not handle
-    rag().invoke(QUESTION, config={"callbacks": [again.callback]})
+    ask(again)
     assert again.flush()
     assert statuses(exporter) == {None: 4, "shutdown": 1, "scored": 1}
     again.shutdown()
@@ -77,14 +251,17 @@ def test_shutdown_leaves_the_provider_as_it_was() -> None:
 @pytest.mark.parametrize(
     "more", [{}, {"cascade": LexicalJudge(), "sample_rate": [{"match": {"route": "*"}, "rate": 1}]}]
 )
-def test_sdk_disabled(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sdk_disabled(
+    provider: TracerProvider,
+    exporter: InMemorySpanExporter,
+    more: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With ``OTEL_SDK_DISABLED`` nothing is attached, scored, or started, whatever is asked for."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    exporter = InMemorySpanExporter()
-    provider = provider_with(exporter)
     before = set(threading.enumerate())
     handle = instrument(tracer_provider=provider, **usual_options(**more))
-    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
+    ask(handle)
     assert handle.flush()
     assert not exporter.get_finished_spans()
     assert handle.processor is None
@@ -95,44 +272,27 @@ def test_sdk_disabled(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
 class ForeignProvider(trace.TracerProvider):
     """A provider of another make: its spans come past no processor of the SDK's."""
 
-    exporter = InMemorySpanExporter()
+    def __init__(self, inner: TracerProvider) -> None:
+        self._inner = inner
 
     def get_tracer(self, *_: Any, **__: Any) -> trace.Tracer:
-        return provider_with(self.exporter).get_tracer("foreign")
+        return self._inner.get_tracer("foreign")
 
 
-def test_scores_on_spans_of_a_foreign_provider(caplog: pytest.LogCaptureFixture) -> None:
-    """Its own spans are not seen, which is said; those of LangChain runs carry their scores."""
-
-    class Watched(ForeignProvider):
-        exporter = InMemorySpanExporter()
-
-    found, provider = list[Evaluation](), Watched()
-    handle = instrument(tracer_provider=provider, sinks=[found.append], **usual_options())
-    assert "the spans of other instrumentations are not scored" in caplog.text
-    rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-    assert handle.flush()
-    (evaluation,) = found
-    assert evaluation.status == "scored"
-    assert statuses(provider.exporter) == {"scored": 1, None: 2}
-    handle.shutdown()
-
-
-def test_handlers_share_the_pipeline_of_the_global_provider(
-    monkeypatch: pytest.MonkeyPatch,
+def test_scores_on_spans_of_a_foreign_provider(
+    provider: TracerProvider, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Handlers made before there is a provider find the global one at their first run."""
-    handlers = [RagEvalCallbackHandler(**usual_options()) for _ in range(2)]
-    exporter = InMemorySpanExporter()
-    provider = provider_with(exporter)
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    for handler in handlers:
-        rag().invoke(QUESTION, config={"callbacks": [handler]})
-    assert handlers[0].flush()
-    assert statuses(exporter) == {"scored": 2, None: 4}
-    assert handlers[0].stats == handlers[1].stats
-    assert handlers[1].stats.turns == {"scored": 2}
-    handlers[0].shutdown()
+    """Its own spans are not seen, which is said; those of LangChain runs carry their scores."""
+    found, foreign = list[Evaluation](), ForeignProvider(provider)
+    options = usual_options(export_content="none", sinks=[found.append])
+    handle = instrument(tracer_provider=foreign, **options)
+    assert "the spans of other instrumentations are not scored" in caplog.text
+    assert "export_content='none' has no effect" in caplog.text
+    ask(handle)
+    assert handle.flush()
+    assert [each.status for each in found] == ["scored"]
+    assert statuses(exporter) == {"scored": 1, None: 2}
+    handle.shutdown()
 
 
 @pytest.mark.parametrize("broken", ["read", "score"])
@@ -140,33 +300,28 @@ def test_a_broken_pipeline_never_reaches_the_application(
     broken: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Our own failures are logged; the chain answers and each of its spans leaves once."""
-    exporter = InMemorySpanExporter()
-    handle = instrument(
-        tracer_provider=provider_with(exporter), **usual_options(raise_errors=False)
-    )
-    if broken == "read":
-        monkeypatch.setattr("rag_eval_otel.live.pipeline.find_turns", None)
-    else:
-        monkeypatch.setattr(pipeline_of(handle).scorer, "score", None)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            assert rag().invoke(QUESTION, config={"callbacks": [handle.callback]})
-        assert handle.flush()
-    if broken == "read":
-        told = [r for r in caplog.records if "the application is unaffected" in r.message]
-        assert len(told) == 1
-    else:
-        assert statuses(exporter)["error"] == 2
-    assert len(exporter.get_finished_spans()) == 6, "every span left, once"
-    assert len(pipeline_of(handle).store) == 0
-    handle.shutdown(0.0)
+    with attached(raise_errors=False) as app:
+        if broken == "read":
+            monkeypatch.setattr("rag_eval_otel.live.pipeline.find_turns", None)
+        else:
+            monkeypatch.setattr(app.pipeline.scorer, "score", None)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):
+                assert ask(app.handle)
+            assert app.handle.flush()
+        if broken == "read":
+            assert caplog.text.count("the application is unaffected") == 1
+        else:
+            assert app.statuses()["error"] == 2
+        assert len(app.exported()) == 6, "every span left, once"
+        assert len(app.store) == 0
 
 
-def test_others_that_stand_in_the_same_place_stay_there() -> None:
+def test_others_that_stand_in_the_same_place_stay_there(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
     """Overrides of other libraries, before ours and after it, survive our leaving."""
-    exporter, seen = InMemorySpanExporter(), list[str]()
-    provider = provider_with(exporter)
-    multi = provider._active_span_processor  # noqa: SLF001
+    seen, multi = list[str](), provider._active_span_processor  # noqa: SLF001
 
     def put_in_front(name: str) -> None:
         inner = multi.on_end
@@ -190,45 +345,39 @@ def test_others_that_stand_in_the_same_place_stay_there() -> None:
     assert len(exporter.get_finished_spans()) == 2
 
 
-def test_a_processor_that_cannot_flush_costs_no_span() -> None:
+def test_a_processor_that_cannot_flush_costs_no_span(
+    bare: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
     """A shutdown that finds more held than a queue takes releases all, whatever a flush raises."""
 
     class Broken(SimpleSpanProcessor):
         def force_flush(self, timeout_millis: int = 30_000) -> bool:
             raise RuntimeError(timeout_millis)
 
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(Broken(exporter))
-    instrument(
-        tracer_provider=provider,
-        **usual_options(judge=GatedJudge(), raise_errors=False, shutdown_seconds=0.01),
-    )
+    bare.add_span_processor(Broken(exporter))
+    options = usual_options(judge=GatedJudge(), raise_errors=False, shutdown_seconds=0.01)
+    instrument(tracer_provider=bare, **options)
     for _ in range(CHUNK + 1):
-        provider.get_tracer("app").start_span("turn", attributes=RECORDED).end()
-    provider.shutdown()
+        bare.get_tracer("app").start_span("turn", attributes=RECORDED).end()
+    bare.shutdown()
     assert statuses(exporter) == {"shutdown": CHUNK + 1}
 
 
-def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_loses_patience_loses_no_span(
+    bare: TracerProvider, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An interrupt of a waiting shutdown releases held spans, and shuts the next processor down."""
-    exporter = InMemorySpanExporter()
-    handle = instrument(
-        wrap=SimpleSpanProcessor(exporter),
-        tracer_provider=TracerProvider(),
-        **usual_options(judge=GatedJudge()),
-    )
+    options = usual_options(judge=GatedJudge())
+    handle = instrument(wrap=SimpleSpanProcessor(exporter), tracer_provider=bare, **options)
     processor = handle.processor
     assert processor is not None
+    bare.add_span_processor(processor)
 
     def interrupt(_: float) -> bool:
         patched.undo()
         raise KeyboardInterrupt
 
-    tracer = provider_with(InMemorySpanExporter()).get_tracer("app")
-    span = tracer.start_span("turn", attributes=RECORDED)
-    span.end()
-    processor.on_end(span._readable_span())  # type: ignore[attr-defined]  # noqa: SLF001
+    bare.get_tracer("app").start_span("turn", attributes=RECORDED).end()
     with monkeypatch.context() as patched:
         patched.setattr(pipeline_of(handle).store, "wait_left", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -238,22 +387,92 @@ def test_a_user_who_loses_patience_loses_no_span(monkeypatch: pytest.MonkeyPatch
     assert exporter._stopped  # noqa: SLF001
 
 
-def test_attaching_that_fails_is_not_tried_at_every_event(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Exporters are made once, not for each event of each run; the developer may ask why."""
-    made: list[str] = []
+# --- sinks ----------------------------------------------------------------------------------------
 
-    def broken() -> Any:
-        made.append("provider")
-        msg = "no such exporter"
-        raise ConfigError(msg)
 
-    monkeypatch.setattr("rag_eval_otel.live.instrument.global_or_new_tracer_provider", broken)
-    handler = RagEvalCallbackHandler(**usual_options(raise_errors=False))
-    for _ in range(2):
-        assert rag().invoke(QUESTION, config={"callbacks": [handler]})
-    assert made == ["provider"]
-    assert "the application is unaffected" in caplog.text
-    with pytest.raises(ConfigError, match="no such exporter"):
-        handler.flush()
+class Recorder:
+    """A sink that keeps its evaluations."""
+
+    def __init__(self) -> None:
+        self.evaluations: list[Evaluation] = []
+        self.is_closed = False
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    """Return the recorders that the entry point ``recorder`` makes in a test."""
+    made: list[Recorder] = []
+
+    class Noted(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    entry = EntryPoint("recorder", "acme:Recorder", SINKS.group)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: Noted)
+    monkeypatch.setattr(
+        registry, "entry_points", lambda name="recorder", **_: (entry,) * (name == entry.name)
+    )
+    return made
+
+
+def test_a_sink_is_found_by_name(recorders: list[Recorder]) -> None:
+    """It gets every evaluation, and is closed at shutdown."""
+    with attached(sinks=["recorder"]) as app:
+        app.turns(2)
+        assert app.handle.flush()
+        (recorder,) = recorders
+        assert len(recorder.evaluations) == 2
+        app.handle.shutdown()
+        assert recorder.is_closed
+
+
+@pytest.mark.usefixtures("recorders")
+@pytest.mark.parametrize(
+    ("sinks", "told"),
+    [
+        (["recoder"], "unknown sink 'recoder'; did you mean 'recorder'?"),
+        ([7], "a sink must be a name, a function, or an object with __call__, not 7"),
+        ("print", "sinks must be a sequence of sinks and names, not 'print'"),
+        (7, "sinks must be a sequence of sinks and names, not 7"),
+    ],
+)
+def test_an_invalid_sink_is_refused(sinks: Any, told: str) -> None:
+    """The error names the sinks there are."""
+    with pytest.raises(ConfigError) as refusal:
+        instrument(sinks=sinks)
+    assert told in str(refusal.value)
+
+
+def test_scores_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The sink ``print`` writes a line for each turn."""
+    good = Score(name="a", value=0.756, label="pass")
+    print_scores(Evaluation(scores=(good, Score(name="b", status="error", reason="timeout"))))
+    print_scores(Evaluation(scores=(Score(name="b", value=1),)))
+    assert capsys.readouterr().out == "pass: a 0.76 pass, b timeout\nno label: b 1.00\n"
+
+
+def test_without_drift_there_is_no_drift_sink() -> None:
+    """Events are log records unless they are on the span alone."""
+    (sink,) = build_sinks(Config(drift=False), provider=None)
+    assert isinstance(sink, EventSink)
+    assert list(build_sinks(Config(drift=False, score_events="span"), provider=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"config": {"judge": "lexical"}}, "config must be a Config, not .*; pass options by name"),
+        ({"drift": "sometimes"}, "drift"),
+    ],
+)
+def test_invalid_options_are_refused(options: Any, told: str) -> None:
+    """Nothing is attached before the options are known to be valid."""
+    with pytest.raises(ConfigError, match=told):
+        instrument(**options)

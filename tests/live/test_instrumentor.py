@@ -16,14 +16,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from apps import APPS
 from apps.parts import rag
-from pipeline import usual_options
-from rag_eval_otel import instrument as attach
+from live import STATUS, attached, usual_options
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.live import instrumentor as live_instrumentor
 from rag_eval_otel.live.instrumentor import RagEvalInstrumentor
 
 QUESTION = "When was Borealis Kites founded?"
-STATUS = "rag.evaluation.status"
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def test_chains_are_scored_without_a_callback(
     instrumentor.uninstrument()
     rag().invoke(QUESTION)
     spans = exporter.get_finished_spans()
-    statuses = [(span.attributes or {}).get("rag.evaluation.status") for span in spans]
+    statuses = [(span.attributes or {}).get(STATUS) for span in spans]
     assert sorted(statuses, key=str) == [None, None, "scored"]
 
 
@@ -110,22 +108,19 @@ def test_entry_point_leads_here() -> None:
     assert RagEvalInstrumentor().instrumentation_dependencies() == ("langchain-core >= 0.3",)
 
 
-def test_the_hook_of_a_handle(exporter: InMemorySpanExporter) -> None:
+def test_the_hook_of_a_handle() -> None:
     """It is installed and removed at will; in graphs and in tasks each turn is scored once."""
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    handle = attach(tracer_provider=provider, **usual_options())
-    handle.remove_langchain_hook()
-    for _ in range(2):
-        handle.install_langchain_hook()
-    graph = next(app for app in APPS if app.name == "langgraph_rag")
-    graph.run([])
-    asyncio.run(rag().ainvoke(QUESTION))
-    rag().invoke(QUESTION, {"callbacks": [handle.callback]})
-    handle.remove_langchain_hook()
-    rag().invoke(QUESTION)
-    handle.install_langchain_hook()
-    handle.shutdown()
-    rag().invoke(QUESTION)
-    statuses = [(span.attributes or {}).get(STATUS) for span in exporter.get_finished_spans()]
-    assert statuses.count("scored") == 3
+    with attached() as app:
+        app.handle.remove_langchain_hook()
+        for _ in range(2):
+            app.handle.install_langchain_hook()
+        graph = next(each for each in APPS if each.name == "langgraph_rag")
+        graph.run([])
+        asyncio.run(rag().ainvoke(QUESTION))
+        rag().invoke(QUESTION, {"callbacks": [app.handle.callback]})
+        app.handle.remove_langchain_hook()
+        rag().invoke(QUESTION)
+        app.handle.install_langchain_hook()
+        app.handle.shutdown()
+        rag().invoke(QUESTION)
+        assert app.statuses()["scored"] == 3

@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from pipeline import SOURCES, GatedJudge, Source, running, turns_counted
-from rag_eval_otel import Evaluation
-from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.wire import read_parts
-from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.types import Replies
+from live import QUESTION, SOURCES, STATUS, App, GatedJudge, Source, attached
+from otlp_receiver import OtlpReceiver
+from parallel import forking, in_child
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
+
+
+@contextmanager
+def exporting(protocol: str, **options: Any) -> Iterator[tuple[App, OtlpReceiver]]:
+    with OtlpReceiver() as receiver:
+        exporter: Any = HttpExporter(endpoint=f"{receiver.http_endpoint}/v1/traces", timeout=2)
+        if protocol == "grpc":
+            exporter = GrpcExporter(endpoint=receiver.grpc_endpoint, insecure=True, timeout=2)
+        with attached(exporter=exporter, **options) as app:
+            yield app, receiver
 
 
 @PROTOCOLS
 @SOURCES
 def test_scores_arrive_on_the_span_of_the_turn_once(protocol: str, source: Source) -> None:
     """The span that stands for the turn arrives once, with every score on it."""
-    with running(protocol=protocol, source=source) as app:
-        names = app.run_turns(1)
+    with exporting(protocol) as (app, receiver):
+        app.turns(1, source)
         assert app.handle.flush()
-        (span,) = app.arrived(names, wait=True)
+        (span,) = [each for each in receiver.wait_for_spans(3) if STATUS in each.attributes]
+    assert len(receiver.spans()) == 3
     assert span.attributes["rag.evaluation.status"] == "scored"
     assert span.attributes["rag.evaluation.label"] == "pass"
     assert span.attributes["rag.evaluation.judge"] == "fake"
-    for metric in (
-        "answer_relevancy",
-        "context_relevance",
-        "faithfulness",
-        "response_groundedness",
-    ):
-        assert span.attributes[f"rag.evaluation.{metric}.score"] == 1.0
-        assert isinstance(span.attributes[f"rag.evaluation.{metric}.score"], float)
-        assert span.attributes[f"rag.evaluation.{metric}.label"] == "pass"
-        version = span.attributes[f"rag.evaluation.{metric}.version"]
+    names = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
+    for metric in (f"rag.evaluation.{name}" for name in names):
+        assert span.attributes[f"{metric}.score"] == 1.0
+        assert isinstance(span.attributes[f"{metric}.score"], float)
+        assert span.attributes[f"{metric}.label"] == "pass"
+        version = span.attributes[f"{metric}.version"]
         assert "/fused" in version
         assert version.endswith("/fake")
     assert not any(key.endswith("explanation") for key in span.attributes)
@@ -47,22 +54,25 @@ def test_scores_arrive_on_the_span_of_the_turn_once(protocol: str, source: Sourc
 @PROTOCOLS
 def test_everything_else_of_the_span_is_kept(protocol: str) -> None:
     """Parent, kind, status, events, links, times and dropped counts are as they were."""
-    with running(protocol=protocol) as app:
-        parent = app.tracer.start_span("request")
-        other = app.tracer.start_span("other").get_span_context()
-        span = app.start_turn(
+    with exporting(protocol) as (app, receiver):
+        parent = app.plain("request")
+        other = app.plain("other").get_span_context()
+        span = app.provider.get_tracer("app").start_span(
+            "turn",
             kind=SpanKind.SERVER,
             context=set_span_in_context(parent),
             links=[Link(other, {"why": "test"})] * 130,
             attributes={f"key{i}": i for i in range(127)},
             start_time=1_000,
         )
+        for key, value in {"question": QUESTION, "contexts": ["A."], "answer": "B."}.items():
+            span.set_attribute(f"rag.{key}", value)
         for i in range(130):
             span.add_event("step", {"i": i}, timestamp=2_000)
         span.set_status(Status(StatusCode.ERROR, "broken"))
         span.end(end_time=9_000)
         assert app.handle.flush()
-        (arrived,) = app.receiver.wait_for_spans(1)
+        (arrived,) = receiver.wait_for_spans(1)
     assert arrived.parent_span_id == parent.get_span_context().span_id
     assert (arrived.kind, arrived.status, arrived.status_message) == ("SERVER", "ERROR", "broken")
     assert (arrived.start_ns, arrived.end_ns) == (1_000, 9_000)
@@ -75,108 +85,47 @@ def test_everything_else_of_the_span_is_kept(protocol: str) -> None:
     assert arrived.scope == "app"
 
 
+@pytest.mark.slow
+@forking
 @SOURCES
-def test_deadline_releases_unscored_and_late_scores_go_to_events(source: Source) -> None:
-    """Past the deadline a span leaves with status timeout; its scores still reach the events."""
+@PROTOCOLS
+def test_fork_with_held_spans(protocol: str, source: Source) -> None:
+    """The parent's held spans leave from the parent only; the child's own turns are scored too."""
     judge = GatedJudge()
-    with running(judge=judge, hold_seconds=0.05, source=source) as app:
-        names = app.run_turns(1)
+    with exporting(protocol, judge=judge) as (app, receiver):
+        app.turns(20, source)
+        app.pipeline.submit_ended()
         judge.asked.result(10)
-        assert pipeline_of(app.handle).store.wait_left(10)
+
+        def child() -> bool:
+            judge.open()
+            app.turns(3, source)
+            return app.handle.flush(10)
+
+        assert in_child(child)
         judge.open()
-        assert app.handle.flush()
-        app.stop()
-        (span,) = app.arrived(names)
-        assert span.attributes["rag.evaluation.status"] == "timeout"
-        assert not any(key.endswith(".score") for key in span.attributes)
-        events = app.receiver.logs()
-        assert {event.span_id for event in events} == {span.span_id}
-        assert len(events) == 4
-        assert turns_counted(app.receiver) == {("scored", None): 1}
-
-
-class Refusal:
-    """Replies of a model that refuses to judge, or does not follow the schema."""
-
-    model = "m-chatty"
-
-    def __init__(self, said: str) -> None:
-        self._said = said
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        return Replies(parts=read_parts(self._said, tasks), model=self.model)
-
-
-@SOURCES
-def test_a_judge_that_is_of_no_use_is_seen(
-    source: Source, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The span says unscored and why, the log has it once, and then only probes are sent."""
-    with running(judge=Refusal(said := "I can't help with that."), source=source) as app:
-        names = app.run_turns(1)
-        assert app.handle.flush()
-        spans = app.arrived(names, wait=True)
-        app.run_turns(2)
-        assert app.handle.flush()
-        app.stop()
-        counts = turns_counted(app.receiver)
-        assert counts[("unscored", "unparsable")] >= 1
-        assert counts.keys() <= {("unscored", "unparsable"), ("error", "circuit_open")}
-        assert sum(counts.values()) == 3
-    for span in spans:
-        assert span.attributes["rag.evaluation.status"] == "unscored"
-        assert span.attributes["rag.evaluation.reason"] == "unparsable"
-        assert span.attributes["rag.evaluation.judge"] == "m-chatty"
-        assert "rag.evaluation.label" not in span.attributes
-    said_once = [r.getMessage() for r in caplog.records if "no metric can use" in r.getMessage()]
-    assert len(said_once) == 1
-    assert "m-chatty" in said_once[0]
-    assert said not in said_once[0]
+        assert app.handle.flush(10)
+        spans = receiver.wait_for_spans(3 * 23)
+    assert len({span.span_id for span in spans}) == len(spans) == 3 * 23
+    assert [span.attributes.get(STATUS) for span in spans].count("scored") == 23
 
 
 @SOURCES
 def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     """Each score is also an event parented to the span, and a histogram point with an exemplar."""
-    with running(explanations=True, source=source) as app:
-        names = app.run_turns(1)
-        app.handle.flush()
-        app.stop()
-        events = app.receiver.logs()
-        points = [p for p in app.receiver.metrics() if p.name == "rag.evaluation.score"]
-        (span,) = app.arrived(names)
-        span_id = span.span_id
-    assert {event.event_name for event in events} == {"gen_ai.evaluation.result"}
-    assert {(event.trace_id, event.span_id) for event in events} == {(span.trace_id, span_id)}
+    with attached(explanations=True) as app:
+        app.turns(1, source)
+        assert app.handle.flush()
+        events, points = app.score_events(), app.points("rag.evaluation.score")
+        (turn,) = [span for span in app.exported() if STATUS in (span.attributes or {})]
+    own = turn.context
+    assert {(event.trace_id, event.span_id) for event in events} == {(own.trace_id, own.span_id)}
     by_name = {event.attributes["gen_ai.evaluation.name"]: event.attributes for event in events}
-    assert by_name["context_relevance"]["gen_ai.evaluation.score.value"] == 1.0
-    assert by_name["context_relevance"]["gen_ai.evaluation.score.label"] == "pass"
-    assert by_name["context_relevance"]["gen_ai.evaluation.explanation"] == "backed"
-    assert len(points) == 4
-    assert all(point.count == 1 and len(point.bounds) == 19 for point in points)
-    assert {e[1] for point in points for e in point.exemplars} == {span_id}
-    assert span.attributes["rag.evaluation.context_relevance.explanation"] == "backed"
-
-
-@SOURCES
-@pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_what_a_sink_throws_past_every_edge_costs_no_span(
-    error: type[BaseException], source: Source
-) -> None:
-    """The turn was counted before, its span leaves with its scores, and the next one is scored."""
-    errors = [error()]
-
-    class Broken:
-        def __call__(self, evaluation: Evaluation) -> None:
-            assert evaluation.scores
-            if errors:
-                raise errors.pop()
-
-    with running(sinks=[Broken()], raise_errors=True, hold_seconds=3600, source=source) as app:
-        names = list[str]()
-        for _ in range(2):
-            names += app.run_turns(1)
-            assert app.handle.flush()
-        app.stop()
-        spans = app.arrived(names)
-        assert [s.attributes["rag.evaluation.status"] for s in spans] == ["scored"] * 2
-        assert turns_counted(app.receiver) == {("scored", None): 2}
+    assert len(by_name) == len(events) == len(points) == 4
+    found = by_name["context_relevance"]
+    assert found["gen_ai.evaluation.score.value"] == 1.0
+    assert found["gen_ai.evaluation.score.label"] == "pass"
+    assert found["gen_ai.evaluation.explanation"] == "backed"
+    assert all(point.count == 1 and len(point.explicit_bounds) == 19 for point in points)
+    assert {each.span_id for point in points for each in point.exemplars} == {own.span_id}
+    assert (turn.attributes or {})["rag.evaluation.context_relevance.explanation"] == "backed"

@@ -1,45 +1,217 @@
-"""From segments to scores while the application flushes, forks, shuts down or overloads us."""
+"""Turns from their first span to an exported span, whatever flushes, forks, fails or is full."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableLambda
+from opentelemetry import context as otel_context
+from opentelemetry._logs import NoOpLoggerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
+from opentelemetry.trace import Span
 
-from live import App, attached, generated
-from rag_eval_otel import Evaluation
+from apps import company
+from apps.fakes import KeywordRetriever, ScriptedChat
+from apps.parts import join, rag
+from apps.replies import saying, unavailable
+from live import (
+    SCORED,
+    SOURCES,
+    STATUS,
+    App,
+    GatedExporter,
+    GatedJudge,
+    Source,
+    asked,
+    attached,
+    generated,
+    points_of,
+    retrieved,
+    said,
+    told,
+)
+from processes import PATIENCE
+from rag_eval_otel import Evaluation, record_question
 from rag_eval_otel.capture.sample import turns_in
-from rag_eval_otel.capture.trace import TraceLimits
+from rag_eval_otel.capture.trace import Held, Key, TraceLimits
+from rag_eval_otel.config import Config
+from rag_eval_otel.live.pipeline import Pipeline
+from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
+from rag_eval_otel.types import Ending
+from recording import ANSWER, PAGE, QUESTION, Capture, begin, begin_turn, capture, finish, run_turn
 
-SCORED = ("scored", None)
+
+def id_of(span: Span) -> int:
+    return span.get_span_context().span_id
 
 
-def open_turn(app: App, number: int = 1, parent: Any = None) -> tuple[Any, Any]:
-    chain = app.chain(number, parent)
+def open_turn(app: App, number: int = 1) -> tuple[Span, Span]:
+    """Make a turn whose chain has ended before its model."""
+    chain = app.chain(number)
     app.retrieve(number, chain)
     call = app.step("LLM", chain, **generated(number))
     chain.end()
     return chain, call
 
 
-def left(app: App) -> Counter[Any]:
-    return Counter(span.context.span_id for span in app.exported())
+# --- the span that gets the scores ----------------------------------------------------------------
+
+RAW = f"Answer from [Document(metadata={{}}, page_content='{told(1)[0]}')]: {asked(1)}"
 
 
-class Emitted:
-    """A sink that tells of its first evaluation."""
+def graph(app: App) -> Span:
+    """The prompt has documents that a chain did not format: it is no retrieval of its own."""
+    around = app.chain()
+    app.retrieve(1, around)
+    chain = app.step("CHAIN", around, **{"output.value": said(1)})
+    app.step("PROMPT", chain, **{"output.value": RAW}).end()
+    app.generate(1, chain)
+    chain.end()
+    around.end()
+    return around
 
-    def __init__(self, then: Any = lambda: None) -> None:
-        self.first: Future[Evaluation] = Future()
-        self._then = then
 
-    def __call__(self, evaluation: Evaluation) -> None:
-        self._then()
-        if not self.first.done():
-            self.first.set_result(evaluation)
+def agent(app: App) -> Span:
+    """Each of its tools has a retrieval and an answer of its own."""
+    around = app.step("AGENT", **{"input.value": asked(1), "output.value": said(1)})
+    for number in (1, 2):
+        tool = app.step("TOOL", around, **{"input.value": asked(number)})
+        app.turn(number, tool)
+        tool.set_attribute("output.value", said(number))
+        tool.end()
+    prompt = "\n".join([said(1), said(2), asked(1)])
+    shown = {"llm.input_messages.0.message.content": prompt}
+    app.step("LLM", around, **{**generated(1), **shown}).end()
+    around.end()
+    return around
+
+
+def request(app: App, *numbers: int) -> tuple[Span, list[Span]]:
+    """Record a request with a call that rewrites the question, then retrievals and answers."""
+    span = app.plain("POST /ask")
+    rewrite = {
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": f"Rewrite for a search: {asked(numbers[0])}",
+        "output.value": asked(numbers[0]),
+    }
+    for number in numbers:
+        app.retrieve(number, span)
+    app.step("LLM", span, **rewrite).end()
+    calls = [app.generate(number, span) for number in numbers]
+    span.end()
+    return span, calls
+
+
+def bare_call(app: App) -> Span:
+    """A call of a client without a parent, whose prompt has the result of a search tool."""
+    messages: dict[str, Any] = {
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": asked(1),
+        "llm.input_messages.1.message.role": "tool",
+        "llm.input_messages.1.message.name": "search_companies",
+        "llm.input_messages.1.message.content": "\n\n".join(told(1)),
+    }
+    call = app.step("LLM", **{**generated(1), **messages})
+    call.end()
+    return call
+
+
+@pytest.mark.parametrize(
+    "make",
+    [graph, agent, lambda app: request(app, 1)[0], bare_call],
+    ids=["graph", "agent", "request", "bare call"],
+)
+def test_the_outermost_span_of_a_turn_is_scored(make: Callable[[App], Span]) -> None:
+    """It stands for the turn, and no other span has scores."""
+    with attached() as app:
+        span = make(app)
+        assert app.handle.flush()
+        assert app.counted() == {SCORED: 1}
+        assert app.scored_spans() == {id_of(span): 1}
+        assert app.status_of(span) == "scored"
+
+
+def test_each_of_several_answers_below_a_request_is_scored_on_its_call() -> None:
+    """The spans of the calls wait, because the request has only one status."""
+    with attached() as app:
+        _, calls = request(app, 1, 2)
+        assert app.handle.flush()
+        assert app.counted() == {SCORED: 2}
+        assert [app.status_of(call) for call in calls] == ["scored", "scored"]
+
+
+def test_spans_that_left_before_the_retrieval_ended() -> None:
+    """The turn is scored in events and metrics, and the outcome says where its scores are not."""
+    with attached() as app:
+        chain = app.chain()
+        chain.end()
+        retrieval = app.step("RETRIEVER", chain, **retrieved(1))
+        app.generate(1, chain)
+        retrieval.end()
+        assert app.handle.flush()
+        assert app.counted() == {("scored", "span_missed"): 1}
+        assert app.scored_spans() == {id_of(chain): 1}
+        assert app.statuses() == {None: 3}
+
+
+def test_spans_around_turns_take_no_place_of_those_of_turns() -> None:
+    """With room for one span, a chain of many levels around a turn is scored as one of one."""
+    with attached(max_held=1) as app:
+        levels = [app.chain()]
+        for _ in range(20):
+            levels.append(app.chain(1, levels[-1]))
+        app.retrieve(1, levels[-1])
+        app.generate(1, levels[-1])
+        for level in reversed(levels):
+            level.end()
+        assert app.handle.flush()
+        assert app.counted() == {SCORED: 1}
+        assert app.statuses() == {"scored": 1, None: 22}
+
+
+@pytest.mark.parametrize("explanations", [False, True])
+def test_without_a_logger_provider_the_event_is_on_the_span(explanations: Any) -> None:
+    """The exported copy and our own span have an event for each score, with its attributes."""
+    with attached(metrics=["faithfulness"], explanations=explanations) as app:
+        app.pipeline.logs = NoOpLoggerProvider()
+        app.turns(1, "spans")
+        app.turns(1, "runs")
+        assert app.handle.flush(60)
+        events = [event for span in app.exported() for event in span.events]
+    assert [event.name for event in events] == ["gen_ai.evaluation.result"] * 2
+    for attributes in (event.attributes or {} for event in events):
+        assert attributes["gen_ai.evaluation.name"] == "faithfulness"
+        assert attributes["gen_ai.evaluation.score.value"] == 1.0
+        assert ("gen_ai.evaluation.explanation" in attributes) == explanations
+
+
+@pytest.mark.parametrize(
+    ("events", "logs"), [("log", ["LoggerProvider"]), ("both", ["LoggerProvider"]), ("span", [])]
+)
+def test_missing_providers(events: str, logs: list[str]) -> None:
+    """A provider that is given is not missing, and none is needed for events on the span."""
+    with attached(score_events=events) as app:
+        assert app.pipeline.missing_providers() == []
+        app.pipeline.logs = app.pipeline.meters = None
+        assert app.pipeline.missing_providers() == ["MeterProvider", *logs]
+
+
+# --- flushes, drains, and full queues -------------------------------------------------------------
 
 
 def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
@@ -53,24 +225,29 @@ def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
         call.end()
         assert app.handle.flush()
         assert app.counted() == {SCORED: 1}
-        assert app.scored_spans() == {chain.get_span_context().span_id: 1}
-        assert set(left(app).values()) == {1}
+        assert app.scored_spans() == {id_of(chain): 1}
+        assert app.each_left_once()
 
 
 @pytest.mark.parametrize("method", ["flush", "shutdown"])
 def test_flush_or_shutdown_from_a_sink(method: str) -> None:
     """A sink may flush or shut down: no thread waits for it, and no span is lost."""
-    calls, done = list[Any](), list[Any]()
-    emitted = Emitted(lambda: done.append(calls.pop()()) if calls else None)
-    with attached(sinks=[emitted]) as app:
+    calls, done, emitted = list[Any](), list[Any](), threading.Event()
+
+    def sink(_: Evaluation) -> None:
+        if calls:
+            done.append(calls.pop()())
+        emitted.set()
+
+    with attached(sinks=[sink]) as app:
         calls.append(getattr(app.handle, method))
-        chains = [app.turn(number) for number in range(3)]
-        emitted.first.result(30)
+        app.turns(3)
+        assert emitted.wait(30)
         app.handle.flush()
         app.handle.shutdown()
-        assert set(left(app).values()) == {1}
+        assert app.each_left_once()
         assert len(app.exported()) == 9
-        assert sum(app.counted().values()) == len(chains)
+        assert sum(app.counted().values()) == 3
     assert done == [False if method == "flush" else None]  # it cannot wait for its own scores
 
 
@@ -94,14 +271,14 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         counted = app.counted()
         assert counted.keys() == {("skipped", "evicted")}
         app.let_leave()
-        assert len(app.pipeline.store) == 10 - counted["skipped", "evicted"]
+        assert len(app.store) == 10 - counted["skipped", "evicted"]
         for _, call in streams:
             call.end()
         assert app.handle.flush()
         evicted = app.counted()["skipped", "evicted"]
         assert 0 < evicted < 10
         assert app.counted() == {("skipped", "evicted"): evicted, SCORED: 10 - evicted}
-        assert set(left(app).values()) == {1}
+        assert app.each_left_once()
         assert len(app.exported()) == 30
 
 
@@ -142,3 +319,507 @@ def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> Non
         app.handle.flush(0.5)
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
         assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
+
+
+def conserved(app: App) -> tuple[int, int]:
+    """Return captured and pending turns, after a check of the metrics and of ``Handle.stats``."""
+    stats = app.handle.stats
+    assert stats.captured == sum(stats.turns.values()) + stats.pending
+    points = points_of(app.reader)
+    captured, turns, pending = (
+        sum(point.value for point in points.get(f"rag.evaluation.{name}", ()))
+        for name in ("captured", "turns", "pending")
+    )
+    assert captured == turns + pending
+    return stats.captured, stats.pending
+
+
+@SOURCES
+def test_a_turn_is_pending_until_it_has_an_outcome(source: Source) -> None:
+    """While the judge is busy, all turns are captured and pending; after a drain, none is."""
+    judge = GatedJudge()
+    with attached(judge=judge) as app:
+        assert conserved(app) == (0, 0)
+        app.turns(5, source)
+        app.pipeline.submit_ended()
+        judge.asked.result(60)
+        while app.handle.stats.captured < 5:  # the evaluator reads the other turns now
+            app.pipeline.evaluator.flush(0.01)
+        assert conserved(app) == (5, 5)
+        judge.open()
+        assert app.handle.flush(60)
+        assert conserved(app) == (5, 0)
+        assert app.handle.stats.turns == {"scored": 5}
+
+
+@dataclass
+class HangingPart:
+    """A store, an evaluator, a scorer and flushes that never end; time runs while they wait."""
+
+    time: float = 0.0
+    delivers: bool = False
+    held: dict[Key, Held] = field(default_factory=dict)
+
+    def close(self) -> None: ...
+
+    def flush(self, timeout: float) -> bool:
+        raise AssertionError(timeout)  # `wait_for` calls nothing
+
+    def wait_left(self, timeout: float) -> bool:
+        self.time += timeout
+        return False
+
+    def wait_for(self, function: Callable[[], bool], timeout: float) -> bool:
+        self.time += timeout
+        return False
+
+    def shutdown(self, timeout: float = 0.0, *, grace: float = 0.0) -> bool:
+        self.time += timeout + grace
+        return False
+
+
+class HangingPipeline(Pipeline):
+    """A pipeline in which nothing ends by itself."""
+
+    def __init__(self, part: HangingPart) -> None:
+        self.is_forked = self.is_off = False
+        self.now = lambda: part.time
+        vars(self).update(dict.fromkeys(("store", "evaluator", "scorer", "flushes"), part))
+
+    def is_own_thread(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
+@pytest.mark.parametrize("delivers", [False, True], ids=["no backends", "backends"])
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_drain_in_which_everything_hangs_takes_its_time(
+    seconds: float, *, delivers: bool, flushes: bool
+) -> None:
+    """Judge, exporter and sinks hang: it ends in a second; backends that hang add half of one."""
+    part = HangingPart(delivers=delivers)
+    HangingPipeline(part).drain(seconds, flushes=flushes)
+    more = 0.5 * (delivers + flushes)
+    assert seconds - 1 <= part.time <= seconds + 1 + more
+
+
+class HangingFlush(BatchSpanProcessor):
+    """A processor whose flush never returns, but whose spans are taken."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        super().__init__(InMemorySpanExporter())
+        self.gate = gate
+        self.has_turn = threading.Event()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.name == "chain":
+            self.has_turn.set()
+
+    def force_flush(self, timeout_millis: int | None = None) -> bool:
+        return self.gate.wait(PATIENCE)
+
+
+@pytest.mark.slow
+def test_spans_are_released_though_every_flush_hangs() -> None:
+    """Flushes that hang have threads of their own, and those that find no thread are dropped."""
+    gate = threading.Event()
+    processor = HangingFlush(gate)
+    with attached(judge=GatedJudge(), shutdown_seconds=0.5, hold_seconds=3600) as app:
+        app.provider.add_span_processor(processor)
+        for _ in range(8):
+            assert app.handle.flush(0.05) is False
+        app.turn()
+        assert app.handle.flush(0.5) is False
+        assert processor.has_turn.wait(PATIENCE / 6)
+        gate.set()
+
+
+@pytest.mark.slow
+def test_a_process_of_langchain_alone_can_end_without_new_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From Python 3.12 on no thread starts at exit; the shutdown is limited all the same."""
+
+    def refuse(_: threading.Thread) -> None:
+        msg = "can't create new thread at interpreter shutdown"
+        raise RuntimeError(msg)
+
+    judge, exporter = GatedJudge(), GatedExporter()
+    with attached(judge=judge, exporter=exporter, shutdown_seconds=0.2) as app:
+        app.turns(1, "runs")
+        judge.asked.result(PATIENCE)
+        exporter.close()
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            app.handle.shutdown()
+        assert app.handle.stats.held == 0
+        left = exporter.get_finished_spans()
+        assert all(span.parent for span in left)  # the export of the root has not come back
+        exporter.open()
+
+
+# --- turns that are refused -----------------------------------------------------------------------
+
+
+def status_on(span: ReadableSpan) -> Any:
+    return (span.attributes or {}).get(STATUS)
+
+
+def status_and_reason(span: ReadableSpan) -> tuple[Any, Any]:
+    return status_on(span), (span.attributes or {}).get("rag.evaluation.reason")
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records]
+    return [line for line in lines if "is not scored" in line]
+
+
+def only_retrieved(captured: Capture) -> None:
+    chain = RunnableLambda(lambda question: join(KeywordRetriever().invoke(question)))
+    chain.invoke(company.FOUNDED, {"callbacks": [captured.handler]})
+
+
+def abandoned(captured: Capture) -> None:
+    write, _, root = begin_turn(captured)
+    captured.told[root.id] = ANSWER[:5]
+    finish(captured, root, write)
+
+
+def failed(captured: Capture) -> None:
+    chain = rag(KeywordRetriever(), ScriptedChat(reply=unavailable))
+    with pytest.raises(ConnectionError):
+        chain.invoke(company.FOUNDED, {"callbacks": [captured.handler]})
+
+
+def recorded_alone(captured: Capture) -> None:
+    chain = RunnableLambda(record_question)
+    chain.invoke(company.FOUNDED, {"callbacks": [captured.handler]})
+
+
+REFUSED: dict[str, tuple[Callable[[Capture], None], str]] = {
+    "only retrieved": (only_retrieved, "no_answer"),
+    "abandoned": (abandoned, "abandoned"),
+    "failed": (failed, "error"),
+    "recorded alone": (recorded_alone, "no_retrieval"),
+}
+
+
+@pytest.mark.parametrize(("run", "reason"), REFUSED.values(), ids=REFUSED)
+def test_the_root_of_runs_says_why(run: Callable[[Capture], None], reason: str) -> None:
+    """The root carries status and reason, the counter has one, and no other span says anything."""
+    captured = capture()
+    run(captured)
+    assert captured.reasons == [reason]
+    found = {status_and_reason(span) for span in captured.spans if span.parent is not None}
+    assert found <= {(None, None)}
+    (root,) = [span for span in captured.spans if span.parent is None]
+    assert status_and_reason(root) == ("skipped", reason)
+
+
+def test_a_plain_chat_is_only_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """A model without any retrieval is no refused turn: neither span nor log speak of it."""
+    captured = capture()
+    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
+        ScriptedChat(reply=saying("Hello!")).invoke("Hi", {"callbacks": [captured.handler]})
+    assert captured.reasons == ["no_retrieval"]
+    assert {status_and_reason(span) for span in captured.spans} == {(None, None)}
+    assert not lines_of(caplog)
+
+
+def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The reason is logged once a minute, however many turns, with the page that gives advice."""
+    captured = capture()
+    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
+        for _ in range(3):
+            only_retrieved(captured)
+            failed(captured)
+    first, second = lines_of(caplog)
+    assert "no_answer" in first
+    assert "error" in second
+    assert "docs/doctor.md" in first
+    assert captured.reasons == ["no_answer", "error"] * 3
+
+
+def without_an_answer(app: App) -> Span:
+    chain = app.step("CHAIN", None, **{"input.value": "q"})
+    app.retrieve(1, chain)
+    shown = {k: v for k, v in generated(1).items() if "output" not in k}
+    app.step("LLM", chain, **shown).end()
+    chain.end()
+    return chain
+
+
+def of_hundreds_of_calls(app: App) -> Span:
+    chain = app.chain()
+    for number in range(200):
+        app.retrieve(number, chain)
+        app.generate(number, chain)
+    chain.end()
+    return chain
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"), [(without_an_answer, "no_answer"), (of_hundreds_of_calls, "ambiguous")]
+)
+def test_a_held_span_says_why(made: Callable[[App], Span], reason: str) -> None:
+    """The span that waited for scores leaves with the reason why there are none."""
+    with attached() as app:
+        chain = made(app)
+        app.pipeline.submit_ended()
+        assert app.store.wait_left(100)  # a flush waits only five seconds
+        assert app.handle.flush()
+        found = app.attributes_of(chain)
+        assert (found[STATUS], found["rag.evaluation.reason"]) == ("skipped", reason)
+        assert app.counted() == {("skipped", reason): 1}
+
+
+# --- trees of LangChain runs ----------------------------------------------------------------------
+
+
+class PatientEvaluator(BackgroundEvaluator):
+    """Keeps the jobs until a test does them, step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: list[Job] = []
+        self.room = 1000
+
+    def submit(self, job: Job) -> bool:
+        has_room, self.room = self.room > 0, self.room - 1
+        if has_room:
+            self.jobs.append(job)
+        return has_room
+
+    def do(self, job: Job) -> None:
+        running = job.run()
+        with pytest.raises(StopIteration):
+            running.send(None)
+
+    def do_all(self) -> None:
+        while self.jobs:
+            job = self.jobs.pop(0)
+            if job.begin():
+                self.do(job)
+
+
+@contextmanager
+def patient(**options: Any) -> Iterator[tuple[Capture, PatientEvaluator]]:
+    evaluator = PatientEvaluator()
+    yield capture(evaluator=evaluator, **options), evaluator
+
+
+def statuses(captured: Capture) -> Counter[Any]:
+    return Counter(map(status_on, captured.spans))
+
+
+def run_two(captured: Capture, number: int = 1) -> None:
+    root = begin(captured, "chain", number)
+    for inner in (number + 10, number + 20):
+        above = begin(captured, "chain", inner, under=number, asked=QUESTION, told=ANSWER)
+        found = [Document(PAGE)]
+        finish(
+            captured,
+            begin(captured, "retriever", inner + 1, under=inner, asked=QUESTION, told=found),
+        )
+        shown = [SystemMessage(PAGE), HumanMessage(QUESTION)]
+        finish(captured, begin(captured, "llm", inner + 2, under=inner, asked=shown, told=ANSWER))
+        finish(captured, above)
+    finish(captured, root)
+
+
+def release_all(captured: Capture, status: Any) -> None:
+    for held in list(captured.pipeline.store.held.values()):
+        captured.pipeline.clock.release(held, Ending(status))
+
+
+def test_nothing_is_written_on_the_application_s_thread() -> None:
+    """When the root ends there is a job, an item that is held, and no span."""
+    with patient() as (captured, evaluator):
+        run_turn(captured)
+        assert captured.spans == ()
+        assert len(captured.pipeline.store) == len(evaluator.jobs) == 1
+        evaluator.do_all()
+        assert len(captured.spans) == 3
+        assert len(captured.pipeline.store) == 0
+
+
+def test_a_tree_that_is_released_before_it_was_read_is_read_then() -> None:
+    """The deadline may pass before the job begins: the spans are written, and scored later."""
+    with patient() as (captured, evaluator):
+        run_turn(captured)
+        release_all(captured, "timeout")
+        assert statuses(captured) == {None: 2, "timeout": 1}
+        evaluator.do_all()
+        assert len(captured.spans) == 3
+        (span, _), *_others = captured.turns
+        assert span == captured.span("invoke_workflow chain1").context
+
+
+def test_a_tree_that_found_no_room_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its spans say ``overload``, so its turns are counted so, even if there is room by then."""
+    with patient() as (captured, evaluator):
+        answers = iter([False])
+        submit = evaluator.submit
+        monkeypatch.setattr(evaluator, "submit", lambda job: next(answers, True) and submit(job))
+        run_two(captured)
+        assert evaluator.jobs == []
+        assert statuses(captured) == {None: 5, "overload": 2}
+        assert captured.outcomes == {("dropped", "overload"): 2}
+
+
+def test_a_queue_that_gets_full_between_two_turns() -> None:
+    """The turn that is no job any more leaves at once; the other is scored."""
+    with patient() as (captured, evaluator):
+        run_two(captured)
+        evaluator.room = 1
+        evaluator.jobs.pop(0).begin()
+        evaluator.do_all()
+        assert statuses(captured) == {None: 5, "overload": 1, "scored": 1}
+        assert captured.outcomes["dropped", "overload"] == 1
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_job_that_is_given_up(*, begun: bool) -> None:
+    """Its spans leave marked, its turns are counted, and nothing is held."""
+    with patient() as (captured, evaluator):
+        run_two(captured)
+        if begun:
+            evaluator.jobs.pop().begin()
+        for _ in range(2):  # first the tree, then its turns
+            for job in list(evaluator.jobs):
+                job.give_up("shutdown")
+        assert statuses(captured) == {None: 5, "shutdown": 2}
+        assert captured.outcomes == {("dropped", "shutdown"): 2}
+        assert len(captured.pipeline.store) == 0
+
+
+@pytest.mark.parametrize("spans", ["essential", "none"])
+def test_bytes_are_bounded(spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held trees count with their texts; those over the limit leave at once."""
+    monkeypatch.setattr("rag_eval_otel.config._HELD_BYTES", 200)
+    config = Config(judge="lexical", max_held=100, spans=spans)
+    with patient(config=config) as (captured, evaluator):
+        for number in range(10, 100, 10):
+            root = begin(captured, "chain", number, asked=QUESTION, told=ANSWER)
+            found = [Document("x" * 4000)]
+            finish(captured, begin(captured, "retriever", number + 1, under=number, told=found))
+            shown = [SystemMessage("x" * 4000), HumanMessage(QUESTION)]
+            call = begin(captured, "llm", number + 2, under=number, asked=shown, told=ANSWER)
+            finish(captured, call, root)
+        held = len(captured.pipeline.store)
+        assert 0 < held < 9
+        assert captured.outcomes == {("dropped", "overload"): 9 - held}
+        evaluator.do_all()
+        assert len(captured.pipeline.store) == 0
+        assert len(captured.spans) == (27 if spans == "essential" else 0)
+
+
+STEPS = ("begin", "run", "timeout", "flushed", "shutdown", "give up")
+
+
+@pytest.mark.slow
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), max_size=30))
+def test_any_order_ends_each_span_once(steps: list[tuple[str, int]]) -> None:
+    """Jobs, deadlines, flushes and shutdowns may come in any order: nothing lost or doubled."""
+    with patient() as (captured, evaluator):
+        for number in range(3):
+            run_two(captured, 1 + 100 * number)
+        begun = set[int]()
+        for step, which in steps:
+            if step in {"timeout", "flushed", "shutdown"}:
+                release_all(captured, step)
+            elif which < len(evaluator.jobs):
+                job = evaluator.jobs[which]
+                if step == "begin" and id(job) not in begun:
+                    begun.add(id(job))
+                    if not job.begin():
+                        evaluator.jobs.remove(job)
+                elif step == "run" and id(job) in begun:
+                    evaluator.do(job)
+                    evaluator.jobs.remove(job)
+                elif step == "give up":
+                    job.give_up("shutdown")
+                    evaluator.jobs.remove(job)
+        release_all(captured, "shutdown")
+        ids = Counter(span.context.span_id for span in captured.spans)
+        assert len(ids) == 3 * 7
+        assert set(ids.values()) == {1}
+        assert sum(status_on(span) is not None for span in captured.spans) == 6
+        for job in evaluator.jobs[:]:
+            job.give_up("shutdown")
+        assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 6
+
+
+class Contexts(SpanProcessor):
+    """Notes a value of the context in which spans start and end."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self.seen.append(otel_context.get_value("tenant"))
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.seen.append(otel_context.get_value("tenant"))
+
+
+@pytest.mark.parametrize("ending", ["scores", "deadline"])
+def test_spans_are_written_in_the_context_of_the_root(ending: str) -> None:
+    """Processors that read baggage, or a tenant, get the values of the application's context."""
+    with patient() as (captured, evaluator):
+        contexts = Contexts()
+        captured.provider.add_span_processor(contexts)
+        token = otel_context.attach(otel_context.set_value("tenant", "a"))
+        try:
+            runs = begin_turn(captured)
+        finally:
+            otel_context.detach(token)
+        finish(captured, runs[0], runs[2])
+        if ending == "scores":
+            evaluator.do_all()
+        else:
+            release_all(captured, "timeout")
+        assert contexts.seen == ["a"] * 6
+        assert otel_context.get_value("tenant") is None
+
+
+class Hanging(Sampler):
+    """Blocks the thread that starts the first span."""
+
+    def __init__(self) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def should_sample(self, *given: Any, **more: Any) -> SamplingResult:
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.go_on.wait(120)
+        return ALWAYS_ON.should_sample(*given, **more)
+
+    def get_description(self) -> str:
+        return "hanging"
+
+
+def test_a_thread_that_is_blocked_while_it_writes_keeps_no_other_thread() -> None:
+    """The deadline passes meanwhile; each turn is counted once, each span ends once."""
+    hanging = Hanging()
+    with patient(sampler=hanging) as (captured, evaluator):
+        run_two(captured)
+        job = evaluator.jobs.pop()
+        writer = threading.Thread(target=job.begin, daemon=True)
+        writer.start()
+        assert hanging.entered.wait(60)
+        ending = threading.Thread(target=release_all, args=(captured, "timeout"), daemon=True)
+        ending.start()
+        ending.join(60)
+        assert not ending.is_alive(), "it waits for the blocked thread"
+        job.give_up("shutdown")
+        assert captured.spans == ()
+        hanging.go_on.set()
+        writer.join(60)
+        evaluator.do_all()
+        assert statuses(captured) == {None: 5, "timeout": 2}
+        assert set(Counter(span.context.span_id for span in captured.spans).values()) == {1}
+        assert len(captured.turns) == 2
+        assert len(captured.pipeline.store) == 0

@@ -1,33 +1,47 @@
-"""Every app is captured as it is: its samples, its refusals, its spans, and nothing left behind."""
+"""LangChain applications: samples, refusals and spans of each, alone, at once and unended."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.callbacks import BaseCallbackHandler
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
 from apps import APPS, App, company
+from apps.fakes import ScriptedChat
+from apps.parts import PROMPT, handbook, join
+from corpus.kit import all_apps
+from corpus.orders import interleaved
+from corpus.retold import Retold, runs_of, tell_runs
+from corpus.run import quietly
+from e2e.corpus_checks import check_corpus
+from live import SCORED, attached
+from properties import examples
 from rag_eval_otel import semconv
 from rag_eval_otel.config import ExportContent, Spans
 from recording import Capture, capture
 
 RUNNABLE = [app for app in APPS if not app.skip]
-
 AGENTS = {"agent_non_rag", "agent_retriever_tools", "rag_as_tool"}
 CLIENTS = {"chat", "text_completion", "retrieval"}
-VARIANTS = (("essential", "foreign"), ("essential", "all"), ("all", "foreign"), ("none", "foreign"))
+VARIANTS = (("essential", "foreign"), ("all", "foreign"))
+RARE = [
+    pytest.param(*one, marks=pytest.mark.slow)
+    for one in (("essential", "all"), ("none", "foreign"))
+]
 VOCABULARY = {*company.PAGES, *company.ANSWERS, *company.ANSWERS.values()}
-
 each_app = pytest.mark.parametrize("app", RUNNABLE, ids=[app.name for app in RUNNABLE])
-each_variant = pytest.mark.parametrize(("spans", "content"), VARIANTS)
+each_variant = pytest.mark.parametrize(("spans", "content"), [*VARIANTS, *RARE])
 
 
 @dataclass(eq=False)
@@ -45,10 +59,14 @@ class RunIds(BaseCallbackHandler):
     on_chat_model_start = on_llm_start = on_retriever_start = on_tool_start = on_chain_start
 
 
-@cache
 def ran(
     app: App, spans: Spans = "essential", content: ExportContent = "foreign"
 ) -> tuple[Capture, RunIds]:
+    return _ran(app, spans, content)
+
+
+@cache
+def _ran(app: App, spans: Spans, content: ExportContent) -> tuple[Capture, RunIds]:
     captured, ids = capture(spans=spans, content=content), RunIds()
     app.run([captured.handler, ids])
     captured.flush()
@@ -62,12 +80,7 @@ def texts_on(spans: tuple[ReadableSpan, ...]) -> str:
     )
 
 
-def by_trace(spans: tuple[ReadableSpan, ...]) -> Iterator[dict[int, ReadableSpan]]:
-    for trace in {span.context.trace_id for span in spans}:
-        yield {s.context.span_id: s for s in spans if s.context.trace_id == trace}
-
-
-def roots(spans: tuple[ReadableSpan, ...]) -> list[ReadableSpan]:
+def roots(spans: Iterable[ReadableSpan]) -> list[ReadableSpan]:
     return [span for span in spans if span.parent is None]
 
 
@@ -104,10 +117,12 @@ def test_nothing_is_left_behind(app: App, spans: Spans, content: ExportContent) 
 def test_the_spans_form_trees(app: App, spans: Spans) -> None:
     """Every root run has a trace of its own, with one root and no missing parents."""
     captured, ids = ran(app, spans)
-    traces = list(by_trace(captured.spans))
+    traces: dict[int, dict[int, ReadableSpan]] = defaultdict(dict)
+    for span in captured.spans:
+        traces[span.context.trace_id][span.context.span_id] = span
     assert len(traces) == len(ids.roots)
-    for trace in traces:
-        assert len(roots(tuple(trace.values()))) == 1
+    for trace in traces.values():
+        assert len(roots(trace.values())) == 1
         assert all(s.parent is None or s.parent.span_id in trace for s in trace.values())
         assert all((s.start_time or 0) <= (s.end_time or 0) for s in trace.values())
 
@@ -150,11 +165,79 @@ def test_no_text_is_exported_unasked(app: App) -> None:
     assert not [text for text in VOCABULARY if text in written]
 
 
+# --- plain functions ------------------------------------------------------------------------------
+
+
+def ask(handler: BaseCallbackHandler) -> None:
+    documents = handbook().invoke(company.FOUNDED, {"callbacks": [handler]})
+    prompt = PROMPT.invoke({"context": join(documents), "question": company.FOUNDED})
+    ScriptedChat().invoke(prompt, {"callbacks": [handler]})
+
+
+def test_a_plain_function_without_a_span() -> None:
+    """Nothing joins the two runs, and that is said."""
+    captured = capture()
+    ask(captured.handler)
+    assert captured.reasons == ["no_answer", "no_retrieval"]
+
+
+def test_a_span_that_has_ended_joins_nothing() -> None:
+    """Neither does a span that another instrumentation has started by itself."""
+    captured = capture()
+    with captured.within("ask") as span:
+        span.end()
+        ask(captured.handler)
+    attributes = {"openinference.span.kind": "CHAIN"}
+    with captured.within("theirs", attributes=attributes):
+        ask(captured.handler)
+    assert captured.reasons == ["no_answer", "no_retrieval"] * 2
+
+
+def test_a_plain_function_is_scored_on_its_span() -> None:
+    """The scores are on the application's own span."""
+    with attached() as app:
+        with app.within() as span:
+            ask(app.handle.callback)
+        assert app.handle.flush()
+        assert app.status_of(span) == "scored"
+        assert app.counted() == {SCORED: 1}
+
+
+# --- the corpus under our callback ----------------------------------------------------------------
+
+EVERY = 12  # application, in the quick tests
+
+
+@cache
+def recorded(every: int) -> tuple[Retold, ...]:
+    with quietly():
+        warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
+        apps = [one for one in all_apps("langchain", "langgraph") if not one.missing()]
+        return tuple(runs_of(one) for one in apps[::every])
+
+
 @pytest.mark.slow
-@each_app
-def test_all_texts_are_exported_where_asked(app: App) -> None:
-    """With content capture on the spans hold question, contexts and answer."""
-    captured, _ = ran(app, "essential", "all")
-    values = [str(v) for s in captured.spans for v in (s.attributes or {}).values()]
-    texts = {text for t in app.truths for text in (t.question, *t.contexts, t.answer)}
-    assert not [text for text in texts if not any(text in value for value in values)]
+def test_a_run_that_never_ends() -> None:
+    """Whichever run has no end, there is no sample that the whole does not give."""
+    apps = recorded(EVERY)
+    assert sum(bool(one.whole) for one in apps) > len(apps) / 2
+    for one in apps:
+        for key in one.keys:
+            assert not one.wrong(one.unended({key})), (one.app.name, one.name_of(key))
+
+
+@pytest.mark.slow
+@examples(20)
+@given(st.data())
+def test_applications_at_once(data: st.DataObject) -> None:
+    """However the events of applications mix, each gives the samples it gives by itself."""
+    apps = st.sampled_from(recorded(EVERY))
+    several = data.draw(st.lists(apps, max_size=3, unique_by=lambda one: one.app.name))
+    apart = sum((one.whole for one in several), Counter())
+    assert Counter(tell_runs(data.draw(interleaved(several)))) == apart
+
+
+@pytest.mark.slow
+def test_the_corpus() -> None:
+    """Nearly all applications are scored exactly, and none wrongly."""
+    check_corpus("callback", "langchain", "langgraph", exact=0.98, wrong=0.0)

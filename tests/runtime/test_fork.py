@@ -1,4 +1,4 @@
-"""Forking with spans held: each process exports its own, once."""
+"""Methods that are called in forked children."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import pytest
 
 from parallel import in_child
-from pipeline import SOURCES, GatedJudge, Source, running, statuses
 from processes import ran
 from rag_eval_otel.runtime import fork
 
@@ -16,29 +15,6 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
-
-
-@pytest.mark.slow
-@SOURCES
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_fork_with_held_spans(protocol: str, source: Source) -> None:
-    """The parent's held spans leave from the parent only; the child's own turns are scored too."""
-    judge = GatedJudge()
-    with running(protocol=protocol, judge=judge, source=source) as app:
-        parents = app.run_turns(20)
-        judge.asked.result(10)
-
-        def child() -> bool:
-            judge.open()
-            app.run_turns(3)
-            return app.handle.flush(10)
-
-        assert in_child(child)
-        judge.open()
-        assert app.handle.flush(10)
-        children = [parents[0].replace(" 0", f" {number}") for number in range(20, 23)]
-        spans = app.arrived([*parents, *children], wait=True)
-    assert statuses(spans) == {"scored": 23}
 
 
 class Counted:

@@ -1,9 +1,21 @@
 """Annotations: what backends are told about the scores of a turn."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 
-from rag_eval_otel.export.backends.annotation import Annotation, annotation_of, annotations_of
+import httpx
+import pytest
+from langsmith import utils
+
+from rag_eval_otel.export.backends.annotation import (
+    Annotation,
+    BackendError,
+    annotation_of,
+    annotations_of,
+    backend_error,
+)
 from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, SpanRef
 
 SPAN = SpanRef(trace_id=0xABC, span_id=0xDEF)
@@ -90,3 +102,53 @@ def test_feedback_of_people_is_an_annotation() -> None:
     found = annotation_of(feedback)
     assert (found.name, found.kind, found.value, found.label) == ("user", "HUMAN", 0.0, "fail")
     assert found.explanation == "wrong ?"
+
+
+def http_error(status: int, text: str = "", **headers: str) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://there")
+    response = httpx.Response(status, text=text, headers=headers, request=request)
+    return httpx.HTTPStatusError(f"HTTP {status}", request=request, response=response)
+
+
+def test_an_error_has_the_status_of_the_response() -> None:
+    """And its Retry-After, if that is a number of seconds."""
+    error = backend_error(http_error(429, "slow down", **{"retry-after": "7"}))
+    assert (error.status, error.retry_after, error.body) == (429, 7.0, "slow down")
+    assert backend_error(http_error(503, **{"retry-after": "Sun, 22 Nov"})).retry_after == 0
+    assert backend_error(http_error(503, **{"Retry-After": "-1"})).retry_after == 0
+    assert backend_error(httpx.ConnectError("")).status is None
+
+
+class ApiError(Exception):
+    """The error of a generated client, as Langfuse and Opik have it."""
+
+    def __init__(self, status_code: int, body: object) -> None:
+        self.headers, self.status_code, self.body = {"set-cookie": "s=1"}, status_code, body
+
+    def __str__(self) -> str:
+        return f"headers: {self.headers}, status_code: {self.status_code}, body: {self.body}"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ApiError(422, {"input": "my illness"}), "HTTP 422 (ApiError)"),
+        (ApiError(500, "INSERT ... [parameters: my illness]"), "HTTP 500 (ApiError)"),
+        (ApiError(401, {"message": "wrong key"}), "HTTP 401 (ApiError)"),
+        (httpx.ConnectError("no route to http://me:pass@there"), "ConnectError"),
+        (
+            utils.LangSmithConnectionError("Key: lsv2_****ab"),
+            "LangSmithConnectionError",
+        ),
+    ],
+)
+def test_the_message_of_an_error_has_no_secrets(error: Exception, expected: str) -> None:
+    """It is logged: no texts of users, cookies, passwords or parts of keys are in it."""
+    assert str(backend_error(error)) == expected
+
+
+@pytest.mark.parametrize("status", [None, 400, 401, 404, 408, 409, 413, 425, 429, 499, 500, 503])
+def test_what_may_succeed_later_is_temporary(status: int | None) -> None:
+    """Errors of the connection, timeouts, limits and errors of the server."""
+    temporary = {None, 408, 409, 425, 429, 500, 503}
+    assert BackendError("told", status=status).is_temporary is (status in temporary)

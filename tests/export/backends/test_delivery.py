@@ -2,8 +2,6 @@
 
 import logging
 import os
-import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acme import Acme, acme
-from e2e.recorded import KEY, PROJECT, LangSmith, serving
 from live import App, attached
-from processes import stage
 from rag_eval_otel import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.export.backends import delivery as sinks
@@ -217,14 +213,17 @@ def test_a_flush_sends_at_once() -> None:
 
 def test_a_close_counts_what_is_left() -> None:
     """Nothing is sent after it, and later annotations are dropped."""
-    backend = Backend()
+    backend = Backend(missing={1})
     delivery = Unthreaded(lambda: backend)
-    delivery.put([annotation(1), annotation(2)])
+    delivery.put([annotation(1)])
+    delivery.run(2.0)
+    delivery.put(annotation(number) for number in (2, 3, 4))
+    assert delivery.size == 4 * annotation().size
     delivery.close()
-    delivery.put([annotation(3)])
+    delivery.put([annotation(5)])
     assert delivery.send_due() is None
-    assert delivery.ended == {"shutdown": 3}
-    assert backend.requests == []
+    assert delivery.ended == {"not_found": 1, "shutdown": 4}
+    assert (delivery.size, backend.requests) == (0, [1, 1])
 
 
 def test_a_request_under_way_is_counted_once_at_a_close() -> None:
@@ -394,55 +393,3 @@ def test_a_missing_client_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(needs, "phoenix", ("Phoenix", "no-such-package", ()))
     with pytest.raises(MissingDependencyError, match=r'pip install "rag-eval-otel\[phoenix\]'):
         BackendSink(["phoenix"])
-
-
-TURNS = 3
-SCRIPT = """
-import os, signal, time
-from multiprocessing import get_context
-from served import turn
-
-def turns():
-    for _ in range({turns}):
-        turn()
-
-{end}
-"""
-ENDINGS = {
-    "falls off the end": "turns()",
-    "SIGTERM": "turns(); os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)",
-    "a child of multiprocessing": (
-        "child = get_context('fork').Process(target=turns); child.start(); child.join()"
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
-@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS.keys())
-def test_scores_reach_a_backend_though_the_process_ends(end: str) -> None:
-    """Each once, and on the spans that were exported."""
-    with stage() as run, serving(LangSmith()) as service:
-        status, _, errors = run.run(
-            SCRIPT.format(turns=TURNS, end=end),
-            RAG_EVAL_BACKENDS="langsmith",
-            LANGSMITH_ENDPOINT=service.url,
-            LANGSMITH_API_KEY=KEY,
-            LANGSMITH_PROJECT=PROJECT,
-            NO_PROXY="127.0.0.1,localhost",
-        )
-        spans = {span.span_id: span.attributes for span in run.spans()}
-    assert status == (-signal.SIGTERM if "SIGTERM" in end else 0), errors
-    assert len(spans) == TURNS
-    found = Counter(
-        (int(one["run_id"][-17:].replace("-", ""), 16), one["key"], one["score"])
-        for one in service.stored.values()
-        if "score" in one
-    )
-    assert found == Counter(
-        (span, name.split(".")[2], value)
-        for span, attributes in spans.items()
-        for name, value in attributes.items()
-        if name.endswith(".score")
-    )
-    assert len(found) >= TURNS

@@ -1,0 +1,101 @@
+"""Programs with global providers: what is exported, until the end, and what is said if not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from otlp_receiver import OtlpReceiver
+from processes import ran
+
+pytestmark = pytest.mark.slow  # each starts a program: providers are set once in a process
+ROOT = Path(__file__).parents[2]
+
+
+(SNIPPET,) = [
+    block
+    for block in re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "opentelemetry.md").read_text(), re.DOTALL
+    )
+    if "set_meter_provider" in block
+]
+
+
+START = """
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from apps.parts import rag
+from rag_eval_otel import RagEvalCallbackHandler, instrument
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
+trace.set_tracer_provider(provider)
+"""
+
+
+TURNS = """
+for _ in range(2):
+    rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handle.callback]})
+    handle.flush()
+"""
+
+
+ATTACH = "handle = instrument()\n"
+
+
+def lines_of(program: str, receiver: OtlpReceiver) -> list[str]:
+    done = ran(program, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.http_endpoint)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()
+
+
+def test_one_line_names_both() -> None:
+    """Whatever starts the pipeline, and however many turns follow."""
+    twice = 2 * ATTACH + "handle.callback = RagEvalCallbackHandler()\n"
+    with OtlpReceiver() as receiver:
+        (line,) = lines_of(START + twice + TURNS, receiver)
+        assert not receiver.metrics()
+        assert not receiver.logs()
+    assert line.startswith("rag_eval_otel: ")
+    assert "no MeterProvider is set: metrics of scores, turns and drift are not exported" in line
+    assert "no LoggerProvider is set: score events are written on the span" in line
+    assert "docs/opentelemetry.md shows how to set one" in line
+
+
+@pytest.mark.parametrize(
+    "program",
+    [SNIPPET + ATTACH, ATTACH + SNIPPET],
+    ids=["before instrument()", "after instrument()"],
+)
+def test_the_snippet_of_the_documentation_exports_metrics_and_events(program: str) -> None:
+    """Set before or after `instrument`, the providers export, and no line is logged."""
+    with OtlpReceiver() as receiver:
+        end = "metrics.get_meter_provider().shutdown(); logs.shutdown()\n"
+        assert lines_of(START + program + TURNS + end, receiver) == []
+        assert "rag.evaluation.score" in {metric.name for metric in receiver.metrics()}
+        assert receiver.logs()
+
+
+METRICS_AT_EXIT = """
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+set_meter_provider(MeterProvider([PeriodicExportingMetricReader(ConsoleMetricExporter())]))
+from apps.parts import rag
+from rag_eval_otel import RagEvalCallbackHandler
+from rag_eval_otel.drift import DriftOptions
+handler = RagEvalCallbackHandler(drift=DriftOptions(targets={"faithfulness": 0.9}))
+rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handler]})
+"""
+
+
+@pytest.mark.slow
+def test_the_last_collection_of_metrics_has_the_evidence_of_drift() -> None:
+    """The pipeline ends before the meter provider of the application collects a last time."""
+    ended = ran(METRICS_AT_EXIT, OTEL_TRACES_EXPORTER="none")
+    assert ended.returncode == 0, ended.stderr
+    assert "rag.evaluation.drift.log10_evidence" in ended.stdout
+    assert "rag.evaluation.score" in ended.stdout

@@ -1,0 +1,423 @@
+"""What holds for every metric: its bounds, its refusals, its examples, its version."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from properties import examples
+from rag_eval_otel.errors import ConfigError, JudgeTransportError
+from rag_eval_otel.evaluation import definition_of
+from rag_eval_otel.judge.tasks import Kind
+from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.metrics import (
+    METRIC_SETS,
+    METRICS,
+    AnswerCorrectness,
+    AnswerRelevancy,
+    CrossEncoderSimilarity,
+    Guideline,
+    LLMMetric,
+    MultiMethodRelevancy,
+    Rubric,
+    SemanticSimilarity,
+    StatementContextRelevance,
+    metric,
+)
+from rag_eval_otel.metrics.base import Metric, kinds_of
+from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.types import Score
+from scoring import (
+    DOWN,
+    FULL,
+    GOOD,
+    AnyJudge,
+    evaluated,
+    score_of,
+    script,
+    shown,
+    spoilt,
+    task_of,
+    told,
+)
+
+JUDGED = sorted(name for name, make in METRICS.items() if kinds_of(make()))
+UNJUDGED = sorted(set(METRICS) - set(JUDGED))
+
+
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "answer_relevancy": (-1, 1),
+    "semantic_similarity": (-1, 1),
+    "answer_correctness": (-0.25, 1),
+    "correctness": (1, 5),
+    "rubric": (1, 5),
+}
+"""Where the range is not [0, 1]."""
+
+each = pytest.mark.parametrize("name", METRICS)
+judged = pytest.mark.parametrize("name", JUDGED)
+SEEDS = st.integers(0, 10**9)
+
+
+def example(kind: Kind[Any]) -> dict[str, Any]:
+    task = task_of(kind)
+    inputs = {name: list(t) if isinstance(t, tuple) else t for name, t in task.inputs}
+    return {"inputs": inputs, "outputs": GOOD[kind.prompt](task)}
+
+
+@each
+def test_a_sample_that_has_everything_is_scored(name: str) -> None:
+    """With good replies every metric gives a number, without a remark, under its own name."""
+    score = score_of(METRICS[name]())
+    assert (score.name, score.status, score.reason) == (name, "ok", None)
+
+
+@each
+@pytest.mark.parametrize("failures", [0.0, 0.3])
+@examples(30)
+@given(seed=SEEDS)
+def test_a_number_is_within_bounds_fused_or_not(name: str, failures: float, seed: int) -> None:
+    """Whatever valid replies come, a number is finite, in range, and the same if not fused."""
+    one = METRICS[name]()
+    score = score_of(one, AnyJudge(seed, failures=failures))
+    low, high = BOUNDS.get(name, (0, 1))
+    assert score.reason != "internal", score.detail
+    assert score.value is None or low <= score.value <= high
+    assert score.normalized is None or 0 <= score.normalized <= 1
+    assert (score.value is None) == (score.status != "ok")
+    apart = score_of(one, AnyJudge(seed, failures=failures), share_requests=False)
+    assert told(apart) == told(score)
+    assert apart.detail == score.detail
+
+
+@pytest.mark.parametrize("name", METRIC_SETS)
+@examples(20)
+@given(seed=SEEDS, failures=st.sampled_from([0.0, 0.2]))
+def test_a_set_has_the_scores_of_its_metrics(name: str, seed: int, failures: float) -> None:
+    """Alone or together, fused or not: equal replies give equal scores."""
+    together = evaluated([name], AnyJudge(seed, failures=failures)).scores
+    apart = evaluated([name], AnyJudge(seed, failures=failures), share_requests=False).scores
+    alone = [score_of(m, AnyJudge(seed, failures=failures)) for m in METRIC_SETS[name]()]
+    assert [told(s) for s in together] == [told(s) for s in apart] == [told(s) for s in alone]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(METRICS) - {"context_precision", "context_utilization"})
+)
+@examples(10)
+@given(seed=SEEDS, data=st.data())
+def test_the_order_of_contexts_does_not_count(name: str, seed: int, data: st.DataObject) -> None:
+    """Apart from the metrics of rank, the arithmetic does not look at the order of contexts."""
+    order = data.draw(st.permutations(FULL.contexts))
+    other = score_of(METRICS[name](), AnyJudge(seed), contexts=order)
+    assert told(other) == told(score_of(METRICS[name](), AnyJudge(seed)))
+
+
+MISSING: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "question": ("missing_question", ("",)),
+    "answer": ("empty_answer", (" \n",)),
+    "contexts": ("no_context", ([], ["", " "])),
+    "reference": ("missing_reference", (None, " ")),
+    "retrieved_ids": ("no_context", ([],)),
+    "relevant_ids": ("missing_reference", ([],)),
+    "rubric": ("missing_rubric", ({},)),
+}
+OPTIONAL = {
+    ("question", "faithfulness"),
+    ("question", "statement_faithfulness"),
+    ("question", "answer_accuracy"),
+    ("question", "answer_correctness"),
+    ("reference", "answer_exact_match"),
+    ("answer", "answer_exact_match"),
+    ("relevant_ids", "id_context_precision"),
+    *((field, name) for field in MISSING for name in ("rubric", "instance_rubric")),
+}
+
+
+@each
+def test_what_is_missing_is_named(name: str) -> None:
+    """Without a text it needs, a metric gives 0 or nothing, says why, and asks no judge in vain."""
+    metric: Any = METRICS[name]()
+    for field, (reason, values) in MISSING.items():
+        for value in values:
+            judge = FakeJudge(script())
+            score = score_of(metric, judge, **{field: value})
+            if field in metric.needs and (field, name) not in OPTIONAL:
+                assert score.reason == reason
+                assert field not in metric.blank or score.value == metric.blank[field]
+                assert score.value in {None, 0.0, 1.0 if name == "correctness" else 0.0}
+                assert judge.requests == []
+
+
+@each
+@pytest.mark.parametrize("error", [DOWN, None], ids=["down", "nonsense"])
+def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportError | None) -> None:
+    """An outage is an error, nonsense is undefined; neither is ever a number."""
+    judge = FakeJudge(lambda _: error)
+    score = score_of(METRICS[name](), judge)
+    if name in UNJUDGED:
+        assert (score.status, judge.requests) == ("ok", [])
+    else:
+        reason = ("error", "transport") if error else ("undefined", "unparsable")
+        assert (score.value, score.status, score.reason) == (None, *reason)
+
+
+@pytest.mark.parametrize("name", sorted(set(JUDGED) - {"multi_method_relevancy"}))
+def test_a_reply_off_the_scale_is_asked_again_and_is_no_number(name: str) -> None:
+    """Off the scale, a boolean, a string, null, no number at all: asked twice, then undefined."""
+    kinds = kinds_of(METRICS[name]())
+    refused = [
+        (kind.prompt, bad) for kind in kinds for bad in spoilt(GOOD[kind.prompt](task_of(kind)))
+    ]
+    for prompt, reply in refused:
+        judge = FakeJudge(script(**{prompt: reply}))
+        score = score_of(METRICS[name](), judge)
+        asked = [task for one in judge.requests for task in one if task.prompt == prompt]
+        if name == "answer_accuracy":  # the other judge's rating is left
+            assert score.reason == "partial"
+        else:
+            assert (score.value, score.status, score.reason) == (None, "undefined", "unparsable")
+        assert [bool(task.complaint) for task in asked].count(True) == len(asked) / 2
+
+
+@each
+def test_the_threshold_labels(name: str) -> None:
+    """What reaches the threshold passes; without a threshold there is no label."""
+    make: Any = METRICS[name]
+    value = score_of(make()).value
+    assert value is not None
+    labels = [score_of(make(threshold=t)).label for t in (None, value, math.nextafter(value, 9))]
+    assert labels == [None, "pass", "fail"]
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("context_relevance", "judges", 3),
+        ("context_relevance", "rating", "logprob"),
+        ("correctness", "rating", "mean"),
+        ("rubric", "rating", ""),
+        ("statement_context_relevance", "rule", "share"),
+        ("semantic_similarity", "mode", "manhattan"),
+        ("faithfulness", "form", None),
+    ],
+)
+def test_an_unknown_choice_is_refused(name: str, option: str, value: object) -> None:
+    """A misspelt choice is an error that names the choices, not another measurement."""
+    with pytest.raises(ConfigError, match=rf"^{option} of \w+ must be one of \(.*\), not "):
+        metric(name, **{option: value})
+
+
+@each
+def test_an_unknown_option_is_refused(name: str) -> None:
+    """The error names the metric and the option."""
+    with pytest.raises(ConfigError, match=rf"the metric '{name}' cannot be made: .*'colour'"):
+        metric(name, colour="red")
+
+
+@judged
+def test_examples_are_shown_as_they_were_given(name: str) -> None:
+    """An example of each kind of question a metric puts is in its prompt, and in no other."""
+    make: Any = METRICS[name]
+    given = [example(kind) for kind in kinds_of(make())]
+    judge = FakeJudge(script())
+    assert score_of(make(examples=given), judge, share_requests=False).status == "ok"
+    tasks = [task for request in judge.requests for task in request]
+    assert tasks
+    for task in tasks:
+        assert len(task.examples) >= 1
+        for one in task.examples:
+            sent = compose([task]).user
+            assert all(f"<{name}>" in sent for name, _ in one.inputs)
+            assert sent.index("<example>") < sent.index("</example>") < sent.index("CODE is")
+
+
+SPOILS: tuple[Any, ...] = (
+    *(lambda _, other=other: other for other in ({}, "text", None)),
+    lambda one: {"inputs": one["inputs"]},
+    lambda one: {"outputs": one["outputs"]},
+    *(lambda one, bad=bad: {**one, "inputs": bad} for bad in ({}, "text")),
+    lambda one: {**one, "inputs": {**one["inputs"], "other": "text"}},
+    *(lambda one, x=x: {**one, "inputs": dict.fromkeys(one["inputs"], x)} for x in (5, [5])),
+    *(lambda one, bad=bad: {**one, "outputs": bad} for bad in ({}, None)),
+    lambda one: {**one, "outputs": {**one["outputs"], "confidence": 1}},
+    lambda one: {**one, "outputs": next(spoilt({"a": one["outputs"]}), {"a": {}})["a"]},
+)
+
+
+@judged
+def test_an_example_of_another_form_is_refused(name: str) -> None:
+    """What could not be shown is said at once, with the form that an example has."""
+    make: Any = METRICS[name]
+    good = example(kinds_of(make())[0])
+    form = rf"^examples\[1\] of {name} must be {{'inputs': ..., 'outputs': ...}} with inputs \["
+    for spoil in SPOILS:
+        with pytest.raises(ConfigError, match=form):
+            make(examples=[good, spoil(good)])
+
+
+def version(metric: Metric, *, model: str = "m") -> str:
+    return f"{definition_of(metric, share_requests=True)}/{model}"
+
+
+@each
+def test_a_version_is_that_of_the_definition(name: str) -> None:
+    """Equal metrics have one version; a label does not change it, a name not its hash."""
+    make: Any = METRICS[name]
+    assert version(make()) == version(make())
+    assert version(make(threshold=0.123)) == version(make())
+    assert version(make(name="x")).partition("/")[2] == version(make()).partition("/")[2]
+    assert version(make(), model="n") != version(make())
+    assert f"{definition_of(make(), share_requests=False)}/m" != version(make())
+
+
+@judged
+def test_examples_are_part_of_the_version(name: str) -> None:
+    """A judge that is shown examples measures something else."""
+    make: Any = METRICS[name]
+    assert version(make(examples=[example(kinds_of(make())[0])])) != version(make())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (AnswerRelevancy(), AnswerRelevancy(strictness=4)),
+        (MultiMethodRelevancy(), MultiMethodRelevancy(weights={"direct": 1})),
+        (metric("context_relevance"), metric("context_relevance", judges=2)),
+        (metric("context_relevance"), metric("context_relevance", rating="logprobs")),
+        (StatementContextRelevance(), StatementContextRelevance(rule="proportion")),
+        (AnswerCorrectness(), AnswerCorrectness(beta=2.0)),
+        (AnswerCorrectness(), AnswerCorrectness(weights=(1, 0))),
+        (SemanticSimilarity(), SemanticSimilarity(mode="euclidean")),
+        (SemanticSimilarity(), SemanticSimilarity(rule="threshold")),
+        (SemanticSimilarity(rule="threshold"), SemanticSimilarity(rule="threshold", threshold=0.9)),
+        (Rubric(), Rubric(levels={0: "No.", 1: "Yes."})),
+        (Rubric(), Rubric(inputs=("answer",))),
+        (Guideline(), Guideline(guidelines="Be brief.")),
+        (metric("hit_rate"), metric("hit_rate", k=3)),
+        (
+            LLMMetric(name="a", instructions="Is it kind?"),
+            LLMMetric(name="a", instructions="Is it rude?"),
+        ),
+        (
+            LLMMetric(name="a", instructions="Is it kind?"),
+            LLMMetric(name="a", instructions="Is it kind?", bounds=(0, 2)),
+        ),
+    ],
+)
+def test_parameters_are_part_of_the_version(one: Metric, other: Metric) -> None:
+    """Whatever changes the number changes the version."""
+    assert version(one) != version(other)
+
+
+def test_a_function_is_not_part_of_the_version_but_its_name() -> None:
+    """Where a function happens to be in memory makes no other measurement; its model does."""
+    one, other = (CrossEncoderSimilarity(score=lambda *_, n=n: n) for n in (0.1, 0.2))
+    assert version(one) == version(other)
+    assert version(replace(one, model="bge")) != version(one)
+
+
+DUAL = {
+    "context_relevance": (0, 1, 2),
+    "response_groundedness": (0, 1, 2),
+    "answer_accuracy": (0, 2, 4),
+}
+dual = pytest.mark.parametrize("name", DUAL)
+
+
+def rated(name: str, *ratings: object, **texts: Any) -> tuple[Score, FakeJudge]:
+    def answer(task: Any) -> object:
+        rating = ratings[task.kind.voice - 1]
+        at_level = isinstance(rating, int) and 0 <= rating <= 2 and rating is not True
+        return {"rating": DUAL[name][rating]} if at_level else rating  # type: ignore[index]
+
+    judge = FakeJudge(answer)
+    return score_of(metric(name, judges=2), judge, **texts), judge
+
+
+@dual
+@pytest.mark.parametrize(("ratings", "value"), [((2, 2), 1.0), ((2, 1), 0.75), ((0, 2), 0.5)])
+def test_the_mean_of_two_judges(name: str, ratings: tuple[int, int], value: float) -> None:
+    """The score is the mean rating over the highest; the disagreement has the same scale."""
+    score, judge = rated(name, *ratings)
+    assert (score.value, score.reason, len(judge.requests)) == (value, None, 2)
+    assert score.detail == {
+        "ratings": [DUAL[name][rating] for rating in ratings],
+        "rated": "integer",
+        "judges_used": 2,
+        "disagreement": abs(ratings[0] - ratings[1]) / 2,
+    }
+
+
+@dual
+@pytest.mark.parametrize("bad", [None, DOWN, *({"rating": r} for r in (3, -1, True, "2", 40))])
+def test_one_judge_is_enough(name: str, bad: object) -> None:
+    """Whichever judge gives no valid rating, the other's counts, with a remark."""
+    for ratings in ((bad, 2), (2, bad)):
+        score, _ = rated(name, *ratings)
+        assert (score.value, score.reason, score.detail["judges_used"]) == (1.0, "partial", 1)
+
+
+@dual
+def test_no_judge_is_no_number(name: str) -> None:
+    """Without a valid rating, the first judge's error counts."""
+    assert told(rated(name, None, DOWN)[0])[1:3] == ("undefined", "unparsable")
+    assert told(rated(name, DOWN, None)[0])[1:3] == ("error", "transport")
+
+
+@dual
+def test_reasons_become_the_explanation(name: str) -> None:
+    """The explanation has the reasons of the judges that gave one."""
+    level = DUAL[name][1]
+    score, _ = rated(name, {"rating": level, "reason": "Half."}, {"rating": level})
+    assert score.explanation == "Half."
+    assert rated(name, 1, 1)[0].explanation is None
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("context_relevance", {"question": "One.", "contexts": ["One."], "answer": ""}),
+        ("response_groundedness", {"answer": "e", "contexts": ["One."], "question": ""}),
+        ("answer_accuracy", {"answer": FULL.reference}),
+    ],
+)
+def test_texts_that_are_parts_of_each_other_are_judged(name: str, texts: dict[str, Any]) -> None:
+    """Unlike in ragas, there is no shortcut; fields that are not needed may be missing."""
+    score, judge = rated(name, 1, 1, **texts)
+    assert (score.value, len(judge.requests)) == (0.5, 2)
+
+
+def test_the_second_judge_of_accuracy_sees_the_texts_exchanged() -> None:
+    """It rates the reference against the answer, in a request of its own."""
+    _, judge = rated("answer_accuracy", 1, 1)
+    first = {"question": FULL.question, "answer": FULL.answer, "reference": FULL.reference}
+    assert shown(judge) == [first, {**first, "answer": FULL.reference, "reference": FULL.answer}]
+
+
+@pytest.mark.parametrize("answer", [":", "...", "Thought process:", "Solution:"])
+def test_no_judge_sees_an_answer_without_content(answer: str) -> None:
+    """Each metric that asks a judge gives the score of an empty answer."""
+    judge = FakeJudge(script())
+    scores = evaluated(list(METRICS), judge, answer=answer)
+    texts = [text for texts in shown(judge) for text in texts.values()]
+    assert all(
+        answer != text and not (isinstance(text, tuple) and answer in text) for text in texts
+    )
+    for score, empty in zip(scores.scores, evaluated(list(METRICS), answer="").scores, strict=True):
+        if METRICS[score.name]().asks:  # type: ignore[attr-defined]
+            assert (score.value, score.status) == (empty.value, empty.status)
+    assert scores["answer_relevancy"].reason == "noncommittal"
+    assert scores["faithfulness"].reason == "no_claims"
+
+
+@pytest.mark.parametrize("answer", ["Paris", "42", "Yes"])
+def test_short_answers_reach_the_judge(answer: str) -> None:
+    """A name, a number and a yes are judged."""
+    judge = FakeJudge(script())
+    evaluated(["answer_relevancy", "faithfulness"], judge, answer=answer)
+    assert {"answer": answer} in shown(judge)
