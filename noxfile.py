@@ -24,6 +24,7 @@ nox.options.sessions = [
     "gevent",
     "servers",
     "redis",
+    "other_languages",
     "worker",
     "kafka",
     "haystack",
@@ -282,6 +283,12 @@ def servers(session: nox.Session) -> None:
 @nox.session
 def redis(session: nox.Session) -> None:
     """Share one budget among processes in a Redis server that is killed and comes back."""
+    test_beside(session)
+
+
+@nox.session
+def other_languages(session: nox.Session) -> None:
+    """Score applications in Java and TypeScript, whose packages come from Maven and npm."""
     test_beside(session)
 
 
