@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -428,12 +427,6 @@ def _limit(part: str, where: str, text: object) -> Limit:
 # --- the option `thresholds` ----------------------------------------------------------------------
 
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-_BARE = re.compile("[A-Za-z0-9_-]+")  # the keys that TOML has without quotes
-_HEAD = """\
-# From which score on each metric passes. Read by `rag-eval-otel evaluate --thresholds FILE`, by
-# `rag-eval-otel rules --thresholds FILE`, by the option `thresholds` and RAG_EVAL_THRESHOLDS.
-[thresholds]
-"""
 
 
 def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
@@ -477,11 +470,3 @@ def read_thresholds(path: Path) -> dict[str, float]:
         msg = f"{path} must have one table, [thresholds], of lines such as faithfulness = 0.8"
         raise ConfigError(msg)
     return thresholds_of(table, where=str(path))
-
-
-def written_thresholds(thresholds: Iterable[tuple[str, float, str]]) -> str:
-    lines = (
-        f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {value:.6g}  # {remark}\n"
-        for name, value, remark in thresholds
-    )
-    return _HEAD + "".join(lines)

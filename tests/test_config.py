@@ -17,7 +17,6 @@ from rag_eval_otel.config import (
     Limit,
     limits_of,
     read_thresholds,
-    written_thresholds,
 )
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.environment import Signal, exporter_names, sdk_disabled
@@ -31,6 +30,7 @@ from rag_eval_otel.metrics import Correctness, with_thresholds
 from rag_eval_otel.sampling import SamplingRule
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.cli.calibrate import written_thresholds
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.tools.rules import Target, render
 from rag_eval_otel.types import Evaluation, Sample

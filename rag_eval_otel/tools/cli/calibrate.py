@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rag_eval_otel.config import Config, written_thresholds
+from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.metrics import METRICS
@@ -25,6 +27,12 @@ from rag_eval_otel.tools.files import source_of, write_whole
 from rag_eval_otel.tools.labels import observations
 from rag_eval_otel.types import Form
 
+_BARE = re.compile("[A-Za-z0-9_-]+")  # the keys that TOML has without quotes
+_HEAD = """\
+# From which score on each metric passes. Read by `rag-eval-otel evaluate --thresholds FILE`, by
+# `rag-eval-otel rules --thresholds FILE`, by the option `thresholds` and RAG_EVAL_THRESHOLDS.
+[thresholds]
+"""
 _FORMS: Mapping[str, tuple[Form, ...]] = {
     "both": ("short", "full"),
     "short": ("short",),
@@ -166,3 +174,11 @@ def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
     if not chosen:
         raise ConfigError(f"nothing was written to {path}: no threshold fits")
     write_whole(path, written_thresholds(chosen), option="--write")
+
+
+def written_thresholds(thresholds: Iterable[tuple[str, float, str]]) -> str:
+    lines = (
+        f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {value:.6g}  # {remark}\n"
+        for name, value, remark in thresholds
+    )
+    return _HEAD + "".join(lines)
