@@ -68,8 +68,8 @@ def unpacked(content: bytes) -> bytes:
         raise UnreadableError(f"the request cannot be decompressed: {error}") from error
     if len(text) > LARGEST:
         raise TooLargeError(f"more than {LARGEST} bytes")
-    if not reader.eof:
-        raise UnreadableError("the compressed request is not complete")
+    if not reader.eof or reader.unused_data:
+        raise UnreadableError("the compressed request does not end where its data ends")
     return text
 
 
@@ -94,7 +94,10 @@ def from_json(content: bytes) -> bytes:
                 for name in part.keys() & {"traceId", "spanId", "parentSpanId"}:
                     part[name] = b64encode(bytes.fromhex(part[name])).decode()
         request = ParseDict(data, ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    except (AttributeError, ParseError, RecursionError, TypeError, ValueError) as error:
+    except (
+        *(AttributeError, OverflowError, ParseError, RecursionError, TypeError, ValueError),
+        SystemError,  # of protobuf, for half a surrogate pair
+    ) as error:
         raise UnreadableError(f"the request is no OTLP JSON: {type(error).__name__}") from error
     return bytes(request.SerializeToString())
 

@@ -104,10 +104,16 @@ def test_a_broken_request_is_not_read(broken: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [gzip.compress(content(*turn(1)))[:-9], b"\x1f\x8b\x08nothing", b"\x78\x9cx"]
+    "broken",
+    [
+        gzip.compress(content(*turn(1)))[:-9],
+        gzip.compress(content(*turn(1))) * 2,
+        b"\x1f\x8b\x08nothing",
+        b"\x78\x9cx",
+    ],
 )
 def test_a_request_that_cannot_be_unpacked_is_not_read(broken: bytes) -> None:
-    """It is cut, or only begins like gzip or zlib."""
+    """It is cut, goes on after its end, or only begins like gzip or zlib."""
     with pytest.raises(UnreadableError):
         unpacked(broken)
 
@@ -220,6 +226,8 @@ def _hex(text: str) -> str:
         '{"resourceSpans": 1}',
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]}',
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": []}]}]}]}',
+        '{"resourceSpans": [{"scopeSpans": [{"spans": [{"kind": Infinity}]}]}]}',
+        '{"resourceSpans": [{"resource": "\\ud800"}]}',
         "[" * 100_000,
         '{"a":' * 100_000,
         "\x00",
