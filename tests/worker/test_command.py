@@ -64,7 +64,7 @@ def test_variables_that_cannot_be_used_are_named(variables: dict[str, str], mess
         build_sender(environ, "https://localhost:4317")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_worker_after_the_scores(number: int) -> None:
     """The turn under way is scored, and the totals are printed."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL", "PYTEST"))}
