@@ -24,7 +24,7 @@ from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.threads import BackgroundEvaluator
 from rag_eval_otel.types import Ending, Sink, SkipReason
 from rag_eval_otel.worker.exporter import Exporter
-from rag_eval_otel.worker.wire import located, may_have_rag, parsed, strip, write
+from rag_eval_otel.worker.wire import located, may_have_rag, parsed, pieces, strip, write
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -143,7 +143,12 @@ class Engine:
                     self._release_slot([future for future in done.values() if not future.done()])
             finally:
                 self.waiting -= 1
-        await self.forward(content, spans)
+        *before, last = pieces(content)
+        for piece in before:
+            count = sum(1 for _ in located(parsed(piece)))
+            spans -= count
+            await self.forward(piece, count)
+        await self.forward(last, spans)
 
     def _release_slot(self, late: Collection[asyncio.Future[Ending]]) -> None:
         """Release a slot once the jobs that are ``late`` leave their places to those of others."""
