@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -256,9 +257,17 @@ class OtlpSource:
         return web.Response(body=body, content_type=_JSON if is_json else _PROTOBUF)
 
 
+def _may_log(record: logging.LogRecord) -> bool:
+    """Return False for what is not HTTP, of which aiohttp logs texts and keys, for each request."""
+    from aiohttp.http_exceptions import HttpProcessingError  # noqa: PLC0415  # optional
+
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 async def serve_http(host: str, port: int, is_ready: Any, export: Any = None) -> tuple[Any, int]:
     """Serve ``/livez``, ``/readyz`` and ``/v1/traces``; return the server and its port."""
     web = require("aiohttp.web", "worker")
+    logging.getLogger("aiohttp.server").addFilter(_may_log)
 
     async def live(_: Any) -> Any:
         return web.Response(text="ok")

@@ -444,6 +444,49 @@ def test_unknown_fields_leave_as_they_came(backend: OtlpReceiver) -> None:
     run(scene)
 
 
+def test_a_trace_of_many_requests_is_sent_in_several(backend: OtlpReceiver) -> None:
+    """A receiver with gRPC's usual limit of 4 MiB takes all of them."""
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            send = worker.engine.exporter.sender.send
+
+            async def measured(body: bytes) -> bytes | Refusal:
+                sizes.append(len(body))
+                return await send(body)
+
+            worker.engine.exporter.sender.send = measured  # type: ignore[method-assign]
+            tool = {"openinference__span__kind": "TOOL", "input__value": "x" * 1_000_000}
+            for number in range(10, 16):
+                await worker.post(content(span(1, number, parent=1, **tool)))
+            await worker.post(content(*turn(1)))
+            await until(lambda: len(backend.spans()) == 9)
+        assert by_name(backend)["chain"].attributes[STATUS] == "scored"
+        assert worker.engine.exporter.spans == {"sent": 9}
+        assert max(sizes) < 4 * 2**20
+
+    sizes: list[int] = []
+    run(scene)
+
+
+def test_what_is_not_http_is_not_logged(
+    backend: OtlpReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have keys in it."""
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            for head in (b"GET / HTTP/1.1\r\nx-key: secret\x00\r\n\r\n", b"secret\r\n\r\n"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", worker.ports[1])
+                writer.write(head)
+                assert b" 400 " in await reader.readline()
+                writer.close()
+
+    with caplog.at_level("DEBUG", "aiohttp"):
+        run(scene)
+    assert "secret" not in caplog.text
+
+
 def test_a_receiver_cannot_stop_the_exporter_by_what_it_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
