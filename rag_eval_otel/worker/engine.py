@@ -266,6 +266,7 @@ class Engine:
         """Wait for scores and exports for ``timeout`` seconds; what is left then is given up."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
+        self.exporter.hurry()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout / 2)
         stop = partial(self.scorer.evaluator.shutdown, 0.0)

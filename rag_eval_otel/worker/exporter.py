@@ -75,6 +75,7 @@ class Exporter:
     spans: Counter[str] = field(default_factory=Counter)  # by outcome
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     _log: LimitedLog = field(default_factory=LimitedLog)
+    _is_ending: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self, content: bytes, spans: int) -> None:
         """Return when the receiver has taken the request, or has refused it for good."""
@@ -95,10 +96,21 @@ class Exporter:
             text = "spans wait: %s; they are sent again; logged once a minute"
             self._log.write("waits", text, answer.cause)
             asked = min(answer.retry_after, _MOST_ASKED)
-            await asyncio.sleep(max(asked, pause * random.uniform(0.5, 1)))  # noqa: S311
+            await self._wait(max(asked, pause * random.uniform(0.5, 1)))  # noqa: S311
             pause = min(2 * pause, _LONGEST)
         self._read(answer)
         return "sent"
+
+    async def _wait(self, seconds: float) -> None:
+        if self._is_ending.is_set():
+            await asyncio.sleep(_FIRST)
+            return
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._is_ending.wait(), seconds)
+
+    def hurry(self) -> None:
+        """Wait no longer than half a second from now on, as the worker ends in a few."""
+        self._is_ending.set()
 
     def _read(self, response: bytes) -> None:
         """Log what the receiver has rejected of a request; it must not be sent again."""
