@@ -495,23 +495,55 @@ def test_a_receiver_cannot_stop_the_exporter_by_what_it_asks(
     years.retry_delay.seconds = 10**15
     for name in ("google.rpc.retryinfo-bin", "grpc-status-details-bin"):
         assert _retry_delay([(name, b"google.rpc.RetryInfo\xff")]) is None
-    wait = _retry_delay([("google.rpc.retryinfo-bin", years.SerializeToString())])
-    assert wait == 1e15
+    asked = _retry_delay([("google.rpc.retryinfo-bin", years.SerializeToString())])
+    assert asked == 1e15
     waits: list[float] = []
-    answers = [b"", Refusal("HTTP 429", float("inf")), Refusal("gRPC UNAVAILABLE", wait)]
+    answers = [b"", Refusal("HTTP 429", float("inf")), Refusal("gRPC UNAVAILABLE", asked)]
 
     class Sender:
         async def send(self, body: bytes) -> bytes | Refusal:
             return answers.pop()
 
-    async def sleep(seconds: float) -> None:
+    async def wait(_: Exporter, seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("rag_eval_otel.worker.exporter.asyncio.sleep", sleep)
+    monkeypatch.setattr(Exporter, "_wait", wait)
     exporter = Exporter(Sender(), Meters())  # type: ignore[arg-type]
     run(lambda: exporter.send(b"", 1))
     assert exporter.spans == {"sent": 1}
     assert waits == [300.0, 300.0]
+
+
+def test_spans_that_wait_for_a_retry_are_sent_before_the_end(backend: OtlpReceiver) -> None:
+    """The backend has asked to be left alone for minutes, and is back."""
+    answers = [b"", Refusal("HTTP 503", 0.0), Refusal("HTTP 503", 200.0)]
+
+    class Sender:
+        async def send(self, body: bytes) -> bytes | Refusal:
+            return answers.pop()
+
+        async def close(self) -> None: ...
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            worker.engine.exporter.sender = Sender()  # type: ignore[assignment]
+            await worker.post(content(span(1, 1)))
+            await until(lambda: len(answers) == 2)
+        assert worker.engine.exporter.spans == {"sent": 1}
+
+    run(scene)
+
+
+def test_a_trace_that_does_not_end_is_read_before_it_takes_all_memory() -> None:
+    """It is as large as the largest request, and its parts count with their objects."""
+    waiting = traces.Traces()
+    for _ in range(16):
+        waiting.add(bytes(16), traces.Part(bytes(2**20), 1, has_root=False))
+        if waiting.size < 16 * 2**20:
+            assert waiting.complete() == []
+    assert waiting.size > 16 * 2**20
+    assert [spans for _, spans in waiting.complete()] == [16]
+    assert waiting.size == 0
 
 
 def test_a_request_that_is_read_at_the_end_is_not_acknowledged(backend: OtlpReceiver) -> None:
