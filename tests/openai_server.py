@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -122,16 +122,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length")
-        if length is None:
+        if length is None and self.headers.get("Transfer-Encoding") != "chunked":
             self.send_error(411)
             return
-        body = self.rfile.read(int(length))
+        body = b"".join(self._chunks()) if length is None else self.rfile.read(int(length))
         headers = {name.lower(): value for name, value in self.headers.items()}
         reply = self.server.answer(self.path.partition("?")[0], headers, body)
         if self.server.stopping.wait(reply.delay):
             self.close_connection = True
         else:
             self._send(reply)
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := int(self.rfile.readline(), 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
 
     def _send(self, reply: HttpReply) -> None:
         raw = _to_bytes(reply.body)

@@ -231,6 +231,7 @@ class OtlpReceiver:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._received: list[Received] = []
+        self.requests: list[Any] = []
         self._failures: deque[int] = deque()
 
     def start(self) -> Self:
@@ -274,6 +275,7 @@ class OtlpReceiver:
     def clear(self) -> None:
         with self._changed:
             self._received.clear()
+            self.requests.clear()
 
     def wait_for_spans(self, count: int, timeout: float = 10.0) -> list[ReceivedSpan]:
         self.wait_for(lambda receiver: len(receiver.spans()) >= count, timeout)
@@ -301,12 +303,13 @@ class OtlpReceiver:
         with self._changed:
             return [record for record in self._received if isinstance(record, kind)]
 
-    def _admit(self, records: Iterable[Received]) -> int:
-        """Store the records of a request, and return its HTTP status."""
-        read = list(records)
+    def _admit(self, signal: _Signal, request: Any) -> int:
+        """Store a request and its records, and return its HTTP status."""
+        read = list(signal.read(request))
         with self._changed:
             if self._failures:
                 return self._failures.popleft()
+            self.requests.append(request)
             self._received.extend(read)
             self._changed.notify_all()
             return 200
@@ -320,12 +323,12 @@ class OtlpReceiver:
             message = signal.request.FromString(unpack(body))
         except (DecodeError, OSError, EOFError, zlib.error):
             return HttpReply(status=400)
-        status = self._admit(signal.read(message))
+        status = self._admit(signal, message)
         return HttpReply(status=status, headers={"Content-Type": "application/x-protobuf"})
 
     def _service(self, signal: _Signal) -> Any:
         def export(request: Any, context: Any) -> bytes:
-            status = self._admit(signal.read(request))
+            status = self._admit(signal, request)
             if status != 200:
                 is_wrong = status == 400
                 code = grpc.StatusCode

@@ -7,6 +7,7 @@ import asyncio
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rag_eval_otel.config import Config
@@ -53,7 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kafka.add_argument("--kafka", metavar="HOST:PORT", help="brokers, separated by commas")
     kafka.add_argument("--topic", default="otlp_spans", help="(default: otlp_spans)")
     kafka.add_argument("--group", default="rag-eval-otel", help="(default: rag-eval-otel)")
-    text = "an option of librdkafka, such as security.protocol=SASL_SSL; may be repeated"
+    text = "an option of librdkafka, as in security.protocol=SSL or, with the value in a file,"
+    text += " sasl.password=@FILE; may be repeated"
     kafka.add_argument("--kafka-option", action="append", default=[], metavar="K=V", help=text)
 
 
@@ -147,13 +149,23 @@ async def _started(options: argparse.Namespace, engine: Engine, record: Any, met
         brokers=options.kafka,
         topic=options.topic,
         group=options.group,
-        options={name: value for name, _, value in pairs},
+        options={name: _value(value) for name, _, value in pairs},
     )
     await asyncio.get_running_loop().run_in_executor(None, kafka.check_topic)
     kafka.server, port = await serve_http(options.listen, options.http_port, lambda: kafka.is_ready)
     kafka.start()
     _say(f"reading {options.topic} at {options.kafka}; probes at port {port}")
     return kafka
+
+
+def _value(text: str) -> str:
+    """Return ``text``, or after ``@`` what is in the file, as others can see a command line."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--kafka-option: the file {text[1:]} cannot be read") from error
 
 
 def _report(engine: Engine, *, has_failed: bool, is_kafka: bool) -> int:

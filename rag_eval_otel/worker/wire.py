@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from google.protobuf.json_format import ParseDict, ParseError  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
@@ -232,37 +233,54 @@ def divided(content: bytes, traces: Container[bytes]) -> tuple[bytes, dict[bytes
     chosen = {trace_id for trace_id in ids if trace_id in traces}
     if has_marks:
         chosen |= {span.trace_id for _, scope, span in spans if _is_marked(scope, span)}
-    chosen &= {trace_id for trace_id in ids if len(trace_id) == 16 and any(trace_id)}  # noqa: PLR2004
+    chosen = {trace_id for trace_id in chosen if len(trace_id) == 16 and any(trace_id)}  # noqa: PLR2004
     if not chosen:
         return content, {}
+    parts = _taken_out(request, chosen)
+    rest = bytes(request.SerializeToString()) if len(ids) > len(chosen) else b""
+    return rest, {trace_id: Part.of(part) for trace_id, part in parts.items()}
+
+
+def _taken_out(
+    request: ExportTraceServiceRequest, chosen: Container[bytes]
+) -> dict[bytes, ExportTraceServiceRequest]:
+    """Move the spans of the traces ``chosen`` from ``request`` into a request for each trace."""
     parts: dict[bytes, ExportTraceServiceRequest] = {}
     size = 0
     for resource in request.resource_spans:
-        outer = _without(resource, "scope_spans")
+        outer: ResourceSpans | None = None
         for scope in resource.scope_spans:
+            numbers = [n for n, span in enumerate(scope.spans) if span.trace_id in chosen]
+            if not numbers:
+                continue
+            outer = outer or _without(resource, "scope_spans")
             inner, here = _without(scope, "spans"), dict[bytes, ScopeSpans]()
-            for span in scope.spans:
-                trace_id = span.trace_id if span.trace_id in chosen else b""
-                target = here.get(trace_id)
+            for span in map(scope.spans.__getitem__, numbers):
+                target = here.get(span.trace_id)
                 if target is None:
-                    part = parts.setdefault(trace_id, ExportTraceServiceRequest())
-                    target = here[trace_id] = _copied(part, outer, inner)
+                    part = parts.setdefault(span.trace_id, ExportTraceServiceRequest())
+                    target = here[span.trace_id] = _copied(part, outer, inner)
                     size += outer.ByteSize() + inner.ByteSize()
                     if size > LARGEST:  # of resources and scopes, which each trace needs
                         raise TooLargeError("too many traces of a large resource")
                 target.spans.append(span)
-    rest = parts.pop(b"", None)
-    return (
-        b"" if rest is None else bytes(rest.SerializeToString()),
-        {trace_id: Part.of(part) for trace_id, part in parts.items()},
-    )
+            for number in reversed(numbers):
+                del scope.spans[number]
+    return parts
 
 
 def _without(message: Any, field: str) -> Any:
     """Return a copy of ``message`` without the parts in ``field``, but with unknown fields."""
     copy = type(message)()
-    copy.CopyFrom(message)
-    copy.ClearField(field)
+    if len(UnknownFieldSet(message)):
+        copy.CopyFrom(message)
+        copy.ClearField(field)
+        return copy
+    for known, value in message.ListFields():  # the parts, which may be many, are not copied
+        if known.message_type is None:
+            setattr(copy, known.name, value)
+        elif known.name != field:
+            getattr(copy, known.name).CopyFrom(value)
     return copy
 
 

@@ -18,6 +18,7 @@ from rag_eval_otel.capture.conventions import (
     convention_of,
     kind_of,
     load,
+    owner_of,
     read,
     tool_name,
 )
@@ -55,6 +56,7 @@ SAID = [{"role": "assistant", "parts": [{"type": "text", "content": TOLD}]}]
 LANGFUSE = ("langfuse.observation.input", "langfuse.observation.output")
 LANGSMITH = ("gen_ai.prompt", "gen_ai.completion")
 MLFLOW = ("mlflow.spanInputs", "mlflow.spanOutputs")
+VERCEL = ("ai.prompt.messages", "ai.response.text")
 HAYSTACK = ("haystack.component.input", "haystack.component.output")
 GENAI = ("gen_ai.input.messages", "gen_ai.output.messages")
 OF_GENAI = {"gen_ai.operation.name": "chat"}
@@ -126,6 +128,7 @@ CALLS = {
         {"choices": [{"message": SAID[0]}]},
         *MLFLOW,
     ),
+    "vercel": platform("ai.operationId=ai.streamText.doStream", CHAT, TOLD, *VERCEL),
     "haystack": platform(
         "haystack.component.type=OpenAIChatGenerator",
         {"messages": MESSAGES},
@@ -198,8 +201,30 @@ def test_a_vector_database() -> None:
     found = span({"db.system": "chroma"}, events=[("db.query.result", result)])
     bare = span({"db.system": "qdrant", "db.operation": "query", "db.vector.query.top_k": 2})
     table = span({"db.system": "postgresql", "db.operation": "query"})
+    spring = read(span({"db.system": "simple", "db.vector.query.content": ASKED}))
+    assert (spring.kind, spring.input, spring.documents) == ("retriever", ASKED, None)
     assert read(found).documents == (Passage(text=PAGE, id="d1"),)
     assert [kind_of(bare), kind_of(table)] == ["other", "other"]
+
+
+def test_the_ai_sdk() -> None:
+    """A tool has its own name, and a call that ends with tool calls is no answer."""
+    named = {"ai.toolCall.name": "search", "ai.toolCall.result": json.dumps([PAGE, TOLD])}
+    found = span({**named, "ai.toolCall.args": QUERY}, "ai.operationId=ai.toolCall")
+    step = read(found)
+    assert (step.kind, step.name, step.input, tool_name(found)) == (
+        "tool",
+        "search",
+        ASKED,
+        "search",
+    )
+    assert step.documents == (Passage(text=PAGE), Passage(text=TOLD))
+    whole = read(span({"ai.prompt": {"prompt": ASKED}}, "ai.operationId=ai.generateText"))
+    assert (whole.kind, whole.input) == ("chain", ASKED)
+    asked = {"ai.response.finishReason": "tool-calls", "ai.response.text": ""}
+    assert read(span(asked, "ai.operationId=ai.generateText.doGenerate")).calls_tools
+    assert all(owner_of(name) for name in (*VERCEL, *named, "ai.prompt") if name[-4:] != "name")
+    assert not owner_of("ai.toolCall.name")
 
 
 def test_a_call_that_said_nothing_was_left() -> None:
@@ -636,7 +661,7 @@ def spans_with(value: Any) -> list[Span]:
     names += ("gen_ai.retrieval.documents", "langfuse.observation.input", "gen_ai.prompt")
     names += ("langfuse.observation.output", "gen_ai.completion", "mlflow.spanInputs")
     names += ("mlflow.spanOutputs", "haystack.component.input", "haystack.component.output")
-    names += ("rag.question", "rag.contexts", "rag.answer")
+    names += ("rag.question", "rag.contexts", "rag.answer", *VERCEL, "ai.toolCall.result")
     marks: list[Mapping[str, Any]] = [
         {"openinference.span.kind": kind} for kind in ("LLM", "TOOL", "CHAIN", "RETRIEVER", value)
     ]
@@ -644,6 +669,7 @@ def spans_with(value: Any) -> list[Span]:
     marks += [{"gen_ai.operation.name": kind} for kind in ("chat", "execute_tool", "retrieval")]
     marks += [{"langfuse.observation.type": kind} for kind in ("generation", "retriever", "tool")]
     marks += [{"langsmith.span.kind": "llm"}, {"mlflow.spanType": "RETRIEVER"}]
+    marks += [{"ai.operationId": "ai.toolCall"}]
     marks += [{"haystack.component.type": kind} for kind in ("OpenAIGenerator", "Agent", value)]
     scopes = ["strands.telemetry.tracer", "llamaindex.opentelemetry.tracer"]
     frameworks = ("autogen_agentchat", "crewai", "dspy", "google_adk", "haystack")

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -168,16 +169,17 @@ def test_a_missing_topic_is_said_and_waited_for(broker: Broker, backend: OtlpRec
 
 @pytest.mark.parametrize("password", [PASSWORD, "wrong"])
 def test_credentials_are_options_of_the_client(
-    broker: Broker, backend: OtlpReceiver, password: str
+    broker: Broker, backend: OtlpReceiver, password: str, tmp_path: Path
 ) -> None:
     """Wrong ones are logged, without the password."""
     topic = broker.create(fresh("secret"))
     produce(broker, topic, turns(1))
+    (tmp_path / "password").write_text(f"{password}\n")
     sasl = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.username": USER,
-        "sasl.password": password,
+        "sasl.password": f"@{tmp_path / 'password'}",
     }
     options = [f"--kafka-option={name}={value}" for name, value in sasl.items()]
     address = f"--kafka=127.0.0.1:{broker.sasl}"

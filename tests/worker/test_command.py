@@ -36,6 +36,7 @@ def options(*words: str) -> argparse.Namespace:
         ([], "where are the spans to be sent"),
         (["--endpoint=ftp://x"], "must be an http or https URL"),
         (["--endpoint=http://x", "--kafka=x", "--kafka-option=a"], "must be NAME=VALUE"),
+        (["--endpoint=http://x", "--kafka=x", "--kafka-option=a=@/no/such"], "cannot be read"),
         (["--endpoint=http://x", "--kafka=x", "--kafka-option=no.such=1"], "refuses its options"),
     ],
 )

@@ -11,12 +11,14 @@ from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import LogView, Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, plain, read
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, plain, read
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",
+    "embedding": "embedding",  # Spring AI
     "embeddings": "embedding",
     "execute_tool": "tool",
+    "framework": "agent",  # Spring AI's chat clients and their advisors
     "generate_content": "llm",
     "invoke_agent": "agent",
     "invoke_workflow": "chain",
@@ -123,12 +125,11 @@ def with_events(view: Span) -> Span:
     details = [texts for name, texts in events if name == _DETAILS]
     texts = {name: text for each in details for name, text in each.items()}
     logs = [LogView(event=name, body=_body(view, t)) for name, t in events if name != _DETAILS]
-    if kind(view) == "tool":
-        for log in logs:
-            if log.event in _OF_TOOLS:
-                body = log.body
-                text = body if body is CUT else body.get("content", body.get("message"))
-                texts[_OF_TOOLS[log.event]] = text
+    for log in logs if kind(view) == "tool" else ():
+        if log.event in _OF_TOOLS:
+            body = log.body
+            text = body if body is CUT else body.get("content", body.get("message"))
+            texts[_OF_TOOLS[log.event]] = text
     return replace(
         view, attributes={**texts, **view.attributes}, events=(), logs=[*view.logs, *logs]
     )
@@ -160,9 +161,7 @@ def _of_attributes(attributes: Mapping[str, Any], limit: int | None) -> tuple[An
     )
     if isinstance(messages, list) and instructions:
         parts = instructions if isinstance(instructions, list) else []
-        text = "".join(
-            str(part.get("content") or "") for part in parts if isinstance(part, Mapping)
-        )
+        text = "".join(str(at(part, "content") or "") for part in parts)
         system = instructions if isinstance(instructions, str) else text
         messages = [{"role": "system", "content": system}, *messages]
     return messages, reply

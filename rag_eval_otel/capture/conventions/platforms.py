@@ -1,4 +1,4 @@
-"""Read spans of Langfuse, LangSmith and MLflow into steps (calls in a trace)."""
+"""Read spans of Langfuse, LangSmith, MLflow and Vercel's AI SDK into steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _platform(
     *,
     mark: str,
     kinds: Mapping[str, Kind],
-    inputs: str,
+    inputs: str,  # names of attributes, separated by spaces; the first on the span is read
     outputs: str,
     opening: str = JSON,
     **more: Any,
@@ -27,28 +27,28 @@ def _platform(
 
     def kind(view: Span) -> Kind | None:
         called = word(view, mark)
-        return None if called is None else kinds.get(called.strip('"'), "chain")
+        return None if called is None else kinds.get(called.strip('"').rpartition(".")[2], "chain")
 
     def to_step(view: Span, of: Kind) -> Step:
-        asked = build.arguments(value(view, inputs, opening=opening))
-        told = value(view, outputs, opening=opening)
+        asked = build.arguments(value(view, *inputs.split(), opening=opening))
+        told = value(view, *outputs.split(), opening=opening)
         if of in RETRIEVALS:
             if isinstance(told, Mapping):  # LangSmith's return value of a function
                 told = told.get("output", told)
             return build.retrieval(view, inputs=asked, documents=told, kind=of)
         if of == "llm":
-            return build.llm(view, messages=asked, reply=told)
+            finish = view.attributes.get("ai.response.finishReason")
+            return build.llm(view, messages=asked, reply=told, finish=finish)
         if of == "tool":
-            return build.tool(view, inputs=asked, outputs=told)
+            name = view.attributes.get("ai.toolCall.name")
+            return build.tool(view, inputs=asked, outputs=told, name=name)
         is_top = view.attributes.get("langfuse.internal.is_app_root") is True  # has no real parent
-        documents = build.listed(told)
         return build.chain(
-            view, of, inputs=asked, outputs=told, documents=documents, is_remote=is_top
+            view, of, inputs=asked, outputs=told, documents=build.listed(told), is_remote=is_top
         )
 
-    return Convention(
-        name=name, kind=kind, to_step=to_step, marks=frozenset({mark}), output=outputs, **more
-    )
+    marks, output = frozenset({mark}), outputs.partition(" ")[0]
+    return Convention(name=name, kind=kind, to_step=to_step, marks=marks, output=output, **more)
 
 
 _SAME: Final[Mapping[str, Kind]] = {kind: kind for kind in openinference.KINDS.values()}
@@ -85,5 +85,18 @@ CONVENTIONS: Final = (
         content=(r"mlflow\.(span|trace)(Inputs|Outputs)", r"mlflow\.chat\.messages"),
         content_events=((r"new_token", r"token|chunk"),),
         instrumentations="mlflow",
+    ),
+    _platform(
+        "vercel",
+        mark="ai.operationId",
+        kinds={"doGenerate": "llm", "doStream": "llm", "toolCall": "tool"},
+        inputs="ai.toolCall.args ai.prompt.messages ai.prompt",
+        outputs="ai.toolCall.result ai.response.text ai.response.object",
+        opening=TEXT_OR_JSON,
+        content=(
+            r"ai\.(prompt|prompt\.messages|values?|documents|embeddings?|ranking)",
+            r"ai\.(response\.(text|object|reasoning|toolCalls|files)|toolCall\.(args|result))",
+        ),
+        tool_names=("ai.toolCall.name",),
     ),
 )

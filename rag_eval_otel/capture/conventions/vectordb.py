@@ -1,4 +1,4 @@
-"""Read the search results that clients of vector databases (Chroma, ...) record in span events."""
+"""Read the searches of clients of vector databases; Spring AI records only the query."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import Final
 
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import Span
+from rag_eval_otel.capture.span import Span, value
 from rag_eval_otel.capture.step import Kind, Step
 from rag_eval_otel.types import Passage
 
-_RESULT = "db.query.result"
+_RESULT = "db.query.result"  # an event
+_QUERY = "db.vector.query.content"
 
 
 def _kind(view: Span) -> Kind | None:
-    return "retriever" if any(name == _RESULT for name, _ in view.events) else None
+    is_search = _QUERY in view.attributes or any(name == _RESULT for name, _ in view.events)
+    return "retriever" if is_search else None
 
 
 def _to_step(view: Span, _: Kind) -> Step:
     results = [attributes for name, attributes in view.events if name == _RESULT]
-    texts = [values.get("db.query.result.document") for values in results]
-    ids = [values.get("db.query.result.id") for values in results]
     passages = tuple(
         Passage(text=text, id=None if name is None else str(name))
-        for text, name in zip(texts, ids, strict=True)
+        for text, name in ((r.get(f"{_RESULT}.document"), r.get(f"{_RESULT}.id")) for r in results)
         if isinstance(text, str)
     )
-    documents = passages if len(passages) == len(texts) else None
-    return build.retrieval(view, inputs=None, documents=documents)
+    documents = passages if results and len(passages) == len(results) else None
+    return build.retrieval(view, inputs=value(view, _QUERY), documents=documents)
 
 
 CONVENTION: Final = Convention(
@@ -35,7 +35,7 @@ CONVENTION: Final = Convention(
     kind=_kind,
     to_step=_to_step,
     marks=frozenset({"db.system", "db.system.name"}),
-    content=(r"db\.query\.embeddings\.vector",),
+    content=(r"db\.query\.embeddings\.vector", r"db\.vector\.query\.content"),
     content_events=(
         (r"db\.query\.result", r"db\.query\.result\.(document|metadata|vector)"),
         (r"db\.(query|search)\.embeddings", r".*vector"),
