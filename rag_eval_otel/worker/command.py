@@ -28,8 +28,8 @@ It listens at 127.0.0.1 without TLS and without a password. Put an OpenTelemetry
 that has both, and that groups the spans of a trace: docs/worker.md.
 
 All options of the library are RAG_EVAL_* variables. RAG_EVAL_HOLD_SECONDS counts from the reading
-of a trace. SIGTERM and SIGINT end the command after the scores of the turns under way, after
-RAG_EVAL_SHUTDOWN_SECONDS at most.
+of a trace. SIGTERM, SIGINT and SIGHUP end the command after the scores of the turns under way,
+after RAG_EVAL_SHUTDOWN_SECONDS at most.
 
 Exit status: 0 ended, 1 spans were lost or Kafka cannot be read any more, 2 wrong use.
 """
@@ -91,8 +91,9 @@ async def _serve(options: argparse.Namespace, config: Config) -> int:
     )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as of nohup
+            loop.add_signal_handler(number, stopping.set)
     seconds = config.shutdown_seconds
     source = None
     try:

@@ -19,12 +19,12 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import SpanScores, score_attributes
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import build_sinks
-from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around, routes_in
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.threads import BackgroundEvaluator
 from rag_eval_otel.types import Ending, Sink, SkipReason
 from rag_eval_otel.worker.exporter import Exporter
-from rag_eval_otel.worker.wire import located, may_have_rag, parsed, strip, write
+from rag_eval_otel.worker.wire import located, may_have_rag, parsed, pieces, strip, write
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)  # what is exported was sampled
 _LARGE: Final = 64 * 1024  # bytes of a request that takes a millisecond or more to read
+_TASK: Final = 2048  # bytes of a task, besides the request that it keeps
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -73,7 +74,7 @@ class Engine:
         self.size = 0  # bytes of requests that wait to be scored or sent
         self.waiting = 0  # traces that wait for scores
         self._value_limit = value_limit
-        self._strips = config.export_content == "none"
+        self.strips = config.export_content == "none"
         self.instruments = InstrumentSink(meter_provider, services=services)
         on_span = replace(config, score_events="span")
         built_in = build_sinks(on_span, provider=None, meters=meter_provider, logs=logger_provider)
@@ -102,6 +103,7 @@ class Engine:
         """Run ``work``, which keeps ``size`` bytes, in the background."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
+        size += _TASK
         self.size += size
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -123,7 +125,7 @@ class Engine:
 
     async def forward(self, content: bytes, spans: int) -> None:
         """Send on a request with spans that are not part of RAG."""
-        if self._strips:
+        if self.strips:
             content = await self.in_thread(len(content), _stripped, content)
         await self.exporter.send(content, spans)
 
@@ -131,17 +133,33 @@ class Engine:
         """Score the turns in a request of whole traces, and send it on."""
         if may_have_rag(content):
             self.waiting += 1
+            done: dict[_Job, asyncio.Future[Ending]] = {}
             try:
-                async with self._slots:
+                await self._slots.acquire()
+                try:
                     with self._edge:
-                        content = await self._scored(content)
+                        content = await self._scored(content, done)
+                finally:
+                    self._release_slot([future for future in done.values() if not future.done()])
             finally:
                 self.waiting -= 1
-        await self.forward(content, spans)
+        *before, last = pieces(content)
+        for piece in before:
+            count = sum(1 for _ in located(parsed(piece)))
+            spans -= count
+            await self.forward(piece, count)
+        await self.forward(last, spans)
 
-    async def _scored(self, content: bytes) -> bytes:
+    def _release_slot(self, late: Collection[asyncio.Future[Ending]]) -> None:
+        """Release a slot once the jobs that are ``late`` leave their places to those of others."""
+        if not late:
+            self._slots.release()
+            return
+        waiting = asyncio.ensure_future(asyncio.wait(late))
+        waiting.add_done_callback(lambda _: self._slots.release())
+
+    async def _scored(self, content: bytes, done: dict[_Job, asyncio.Future[Ending]]) -> bytes:
         loop = asyncio.get_running_loop()
-        done: dict[_Job, asyncio.Future[Ending]] = {}
 
         def end(job: _Job, ending: Ending) -> None:
             future = done[job]
@@ -177,8 +195,11 @@ class Engine:
     ) -> list[_Job]:
         """Return a job for each turn in ``request``; write the reason on traces without one."""
         traces: dict[bytes, list[tuple[Span, SpanMessage]]] = {}
+        known, service = None, ""
         for resource, scope, message in located(request):
-            service = str(attributes_of_otlp(resource.resource).get(semconv.SERVICE_NAME) or "")
+            if resource is not known:  # it may have more attributes than there are spans
+                known, named = resource, attributes_of_otlp(resource.resource)
+                service = str(named.get(semconv.SERVICE_NAME) or "")
             span = Span.from_otlp(
                 message, scope=scope.scope.name, service=service, value_limit=self._value_limit
             )
@@ -198,7 +219,7 @@ class Engine:
         messages = {span.span_id: message for span, message in reversed(pairs)}
         marked = [span for span in spans.values() if kind_of(span) != "other"]
         for source in {span.scope for span in marked}:
-            self.instruments.tally.add("sources", source)
+            self.instruments.tally.add("sources", self.instruments.limited("source", source))
         steps = steps_in((span for span, _ in pairs), most=self.config.max_text_chars)
         turns = turns_in(steps or (), contexts_from_prompt=self.config.contexts_from_prompt)
         is_whole = all(
@@ -206,6 +227,7 @@ class Engine:
             for span in marked
         )
         if turns and is_whole:
+            routes = routes_in(spans.values())
             for turn in turns:
                 line = [spans[step.id] for step in turn.path if step.id in spans]
                 if any(semconv.EVALUATION_STATUS in span.attributes for span in line):
@@ -219,7 +241,7 @@ class Engine:
                     span=SpanContext(span.trace_id, span.span_id, True, _SAMPLED),  # noqa: FBT003
                     ended=span.end or span.start,
                     trace_id=span.trace_id,
-                    attributes=partial(attributes_around, turn, spans),
+                    attributes=partial(attributes_around, turn, spans, routes),
                     about={semconv.SERVICE_NAME: service} if service else {},
                     message=messages[span.span_id],
                     ended_with=ended_with,
@@ -244,6 +266,7 @@ class Engine:
         """Wait for scores and exports for ``timeout`` seconds; what is left then is given up."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
+        self.exporter.hurry()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout / 2)
         stop = partial(self.scorer.evaluator.shutdown, 0.0)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import re
+import ssl
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 import httpx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from opentelemetry.util.re import parse_env_headers
 
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 _HTTP_PORT: Final = 4318  # of OTLP
 _AT_ONCE: Final = 16  # requests under way
 _FIRST, _LONGEST = 0.5, 30.0  # seconds before the first retry, and at most
+_MOST_ASKED: Final = 300.0  # seconds that a receiver may ask to wait
+_HEADER_NAME: Final = re.compile(r"[a-z0-9_.-]+").fullmatch
 _METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _HTTP_RETRIES: Final = {429, 502, 503, 504}  # as of the OTLP specification, like the codes of gRPC
 _GRPC_RETRIES: Final = {
@@ -69,6 +75,7 @@ class Exporter:
     spans: Counter[str] = field(default_factory=Counter)  # by outcome
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     _log: LimitedLog = field(default_factory=LimitedLog)
+    _is_ending: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self, content: bytes, spans: int) -> None:
         """Return when the receiver has taken the request, or has refused it for good."""
@@ -88,10 +95,22 @@ class Exporter:
                 return "refused"
             text = "spans wait: %s; they are sent again; logged once a minute"
             self._log.write("waits", text, answer.cause)
-            await asyncio.sleep(max(answer.retry_after, pause * random.uniform(0.5, 1)))  # noqa: S311
+            asked = min(answer.retry_after, _MOST_ASKED)
+            await self._wait(max(asked, pause * random.uniform(0.5, 1)))  # noqa: S311
             pause = min(2 * pause, _LONGEST)
         self._read(answer)
         return "sent"
+
+    async def _wait(self, seconds: float) -> None:
+        if self._is_ending.is_set():
+            await asyncio.sleep(_FIRST)
+            return
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._is_ending.wait(), seconds)
+
+    def hurry(self) -> None:
+        """Wait no longer than half a second from now on, as the worker ends in a few."""
+        self._is_ending.set()
 
     def _read(self, response: bytes) -> None:
         """Log what the receiver has rejected of a request; it must not be sent again."""
@@ -123,10 +142,14 @@ def build_sender(variables: Mapping[str, str], endpoint: str | None = None) -> _
         raise ConfigError(
             "where are the spans to be sent? Name --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT"
         )
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"the endpoint is no URL: {error}") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(f"the endpoint must be an http or https URL, not {parts.scheme}")
-    protocol = options["PROTOCOL"] or ("http" if parts.port == _HTTP_PORT else "grpc")
+    protocol = options["PROTOCOL"] or ("http" if port == _HTTP_PORT else "grpc")
     special = None if endpoint else variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     try:
         seconds = float(options["TIMEOUT"] or 10)
@@ -135,15 +158,31 @@ def build_sender(variables: Mapping[str, str], endpoint: str | None = None) -> _
             f"OTEL_EXPORTER_OTLP_TIMEOUT must be seconds, not {options['TIMEOUT']!r}"
         ) from error
     shared: dict[str, Any] = {
-        "headers": parse_env_headers(options["HEADERS"], liberal=True),
+        "headers": _headers(options["HEADERS"]),
         "certificate": options["CERTIFICATE"],
         "seconds": seconds,
         "is_packed": options["COMPRESSION"] == "gzip",
     }
-    if protocol.startswith("http"):
-        address = special or f"{parts.geturl().rstrip('/')}/v1/traces"
-        return _HttpSender(address, **shared)
-    return _GrpcSender(parts.netloc, is_secure=parts.scheme == "https", **shared)
+    try:
+        if not protocol.startswith("http"):
+            return _GrpcSender(parts.netloc, is_secure=parts.scheme == "https", **shared)
+        if not special:
+            parts = parts._replace(path=f"{parts.path.rstrip('/')}/v1/traces")
+        return _HttpSender(parts.geturl(), **shared)
+    except OSError as error:
+        msg = f"the certificate {options['CERTIFICATE']} cannot be read"
+        raise ConfigError(msg) from error
+
+
+def _headers(text: str) -> dict[str, str]:
+    """Return the headers in a variable; `ConfigError` without their values, which are secret."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    headers = {name.strip().lower(): unquote(value.strip()) for name, _, value in pairs}
+    for name, value in headers.items():
+        is_text = value.isascii() and value.isprintable() and not name.endswith("-bin")
+        if not (is_text and _HEADER_NAME(name)):
+            raise ConfigError("OTEL_EXPORTER_OTLP_HEADERS must be NAME=VALUE, with commas between")
+    return headers
 
 
 class _HttpSender:
@@ -159,7 +198,7 @@ class _HttpSender:
         self._url, self._is_packed = url, is_packed
         self._client = httpx.AsyncClient(
             timeout=seconds,
-            verify=certificate or True,
+            verify=ssl.create_default_context(cafile=certificate) if certificate else True,
             headers={**headers, "content-type": "application/x-protobuf"},
         )
 
@@ -194,17 +233,14 @@ class _GrpcSender:
     ) -> None:
         options = [("grpc.max_send_message_length", -1), ("grpc.max_reconnect_backoff_ms", 5000)]
         if is_secure or certificate:
-            try:
-                roots = open(certificate, "rb").read() if certificate else None  # noqa: PTH123, SIM115
-            except OSError as error:
-                raise ConfigError(f"the certificate {certificate} cannot be read") from error
+            roots = Path(certificate).read_bytes() if certificate else None
             self._channel = grpc.aio.secure_channel(
                 address, grpc.ssl_channel_credentials(roots), options
             )
         else:
             self._channel = grpc.aio.insecure_channel(address, options)
         self._call = self._channel.unary_unary(_METHOD)
-        self._metadata = tuple((name.lower(), value) for name, value in headers.items())
+        self._metadata = tuple(headers.items())
         self._seconds = seconds
         self._compression = grpc.Compression.Gzip if is_packed else None
 
@@ -229,14 +265,17 @@ class _GrpcSender:
 
 def _retry_delay(metadata: Any) -> float | None:
     """Return the seconds in the `RetryInfo` of a refusal, or None if it has none."""
-    for name, value in metadata or ():
-        if name == "google.rpc.retryinfo-bin":
-            return float(RetryInfo.FromString(value).retry_delay.ToTimedelta().total_seconds())
-        if name == "grpc-status-details-bin" and b"google.rpc.RetryInfo" in value:
-            from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # noqa: PLC0415
-
-            for detail in Status.FromString(value).details:
-                info = RetryInfo()
-                if detail.Unpack(info):
-                    return float(info.retry_delay.ToTimedelta().total_seconds())
+    info = RetryInfo()
+    with suppress(DecodeError):
+        for name, value in metadata or ():
+            if name == "google.rpc.retryinfo-bin":
+                return _seconds(RetryInfo.FromString(value))
+            if name == "grpc-status-details-bin":
+                for detail in Status.FromString(value).details:
+                    if detail.Unpack(info):
+                        return _seconds(info)
     return None
+
+
+def _seconds(info: Any) -> float:
+    return float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9)

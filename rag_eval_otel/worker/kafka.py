@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError  # another one before Python 3.11
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +34,7 @@ _MISSING: Final = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}
 
 @dataclass(eq=False, slots=True)
 class Partition:
-    """The messages of a partition that were read and are not finished, in the order of offsets."""
+    """The messages of a partition that were read and are not finished."""
 
     number: int
     last: int | None = None  # the offset of the last message that was read
@@ -47,7 +48,7 @@ class Partition:
         """The lowest offset that is not finished, which is the one to commit."""
         if self.last is None:
             return None
-        return next(iter(self.tasks), self.last + 1)
+        return min(self.tasks, default=self.last + 1)
 
 
 class KafkaSource:
@@ -110,7 +111,7 @@ class KafkaSource:
         try:
             answer = client.describe_configs([resource], request_timeout=timeout)[resource]
             policy = answer.result(timeout)["cleanup.policy"].value
-        except (self._package.KafkaException, KeyError, TimeoutError):
+        except (self._package.KafkaException, KeyError, TimeoutError, FutureTimeoutError):
             return  # the brokers are away, or this user may not know
         if "compact" in policy:
             raise ConfigError(
@@ -226,7 +227,8 @@ class KafkaSource:
                 self._failed(error.args[0])
                 return
             self._trouble = ""
-            position = partition.position
+            with self._lock:
+                position = partition.position
             if position is not None:
                 self._lags[partition.number] = max(0, end - position)
 
@@ -301,7 +303,7 @@ class KafkaSource:
     # --- the event loop ---------------------------------------------------------------------------
 
     def _take(self, partition: Partition, offset: int, content: bytes) -> None:
-        if partition.is_revoked:
+        if partition.is_revoked or self._is_stopping:  # then it is read again
             return
         try:
             spans = count_spans(content)
@@ -328,4 +330,5 @@ class KafkaSource:
 
 def _own_only(own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options that a user cannot change, because the source relies on them."""
-    return {name: own[name] for name in ("enable.auto.commit", "error_cb", "group.id", "on_commit")}
+    names = ("enable.auto.commit", "error_cb", "group.id", "on_commit")
+    return {name: own[name] for name in (*names, "partition.assignment.strategy")}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias
 
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
@@ -26,6 +28,7 @@ from rag_eval_otel.worker.wire import (
     count_spans,
     divided,
     from_json,
+    parsed,
     unpacked,
 )
 
@@ -75,7 +78,7 @@ class OtlpSource:
 
     def __init__(self, engine: Engine, meters: Meters, traces: Traces | None = None) -> None:
         self.engine, self._meters = engine, meters
-        self.traces = traces or Traces()
+        self.traces = Traces() if traces is None else traces
         self._log = LimitedLog()
         self._is_closed = False
 
@@ -118,36 +121,53 @@ class OtlpSource:
     @property
     def _is_full(self) -> bool:
         engine, traces = self.engine, self.traces
-        has_room = engine.size + traces.size < engine.max_bytes
-        return not has_room or len(traces) + engine.waiting >= engine.config.max_held
+        return self._lacks_memory() or len(traces) + engine.waiting >= engine.config.max_held
+
+    def _lacks_memory(self, *, besides: int = 0) -> bool:
+        return self.engine.size + self.traces.size - besides >= self.engine.max_bytes
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise _Refused("closing", "the worker is shutting down")
+
+    def _check_room(self) -> None:
+        self._check_open()
+        if self._is_full:
+            self._refuse_full()
+
+    def _refuse_full(self) -> NoReturn:
+        if self.engine.waiting:  # else only the traces that wait for their roots can make room
+            self.traces.refused()
+        raise _Refused("full", "the worker has no room; send the request again later")
 
     async def _take(self, content: bytes, *, is_json: bool = False) -> None:
         """Accept the request ``content``; raise `_Refused` if that is not possible."""
-        if self._is_closed:
-            raise _Refused("closing", "the worker is shutting down")
-        if self._is_full:
-            self.traces.refused()
-            raise _Refused("full", "the worker has no room; send the request again later")
-        self.engine.size += len(content)  # while it is read
+        self._check_room()
+        work = self.engine.in_thread(len(content), self._read, content, is_json)
+        reading = asyncio.ensure_future(work)  # goes on if the sender hangs up
+        reading.add_done_callback(partial(self._forget, len(content)))
+        self.engine.size += len(content)
         try:
-            spans, rest, parts = await self.engine.in_thread(
-                len(content), self._read, content, is_json
-            )
+            spans, rest, parts = await asyncio.shield(reading)
         except TooLargeError as error:
             raise _Refused("too_large", str(error)) from error
         except UnreadableError as error:
             raise _Refused("unreadable", str(error)) from error
-        finally:
-            self.engine.size -= len(content)
+        self._check_open()
         for trace_id, part in parts.items():
             self.traces.add(trace_id, part)
             spans -= part.spans
         if rest and spans:
             self.engine.start(self.engine.forward(rest, spans), len(rest))
 
+    def _forget(self, size: int, _: object) -> None:
+        self.engine.size -= size
+
     def _read(self, content: bytes, is_json: bool) -> Any:  # noqa: FBT001
         content = unpacked(content)
         content = from_json(content) if is_json else content
+        if self.engine.strips:
+            parsed(content)  # what cannot be parsed could not be stripped later
         return count_spans(content), *divided(content, self.traces)
 
     async def _sweep(self) -> None:
@@ -196,12 +216,38 @@ class OtlpSource:
             await context.abort(code, refused.cause)
         return b""  # the response without any field
 
+    async def _body(self, request: web.Request) -> bytes:
+        encoding = request.headers.get("content-encoding", "identity")
+        if request.content_type not in {_PROTOBUF, _JSON}:
+            raise _Refused("content_type", f"send the content type {_PROTOBUF} or {_JSON}")
+        if encoding.lower() not in {"identity", "gzip", "deflate"}:
+            raise _Refused("content_type", "send the content encoding gzip, deflate or none")
+        self._check_room()
+        body = bytearray()
+
+        async def read() -> None:
+            async for chunk in request.content.iter_any():
+                body.extend(chunk)
+                self.engine.size += len(chunk)
+                if len(body) > LARGEST:
+                    raise _Refused("too_large", str(TooLargeError(f"more than {LARGEST} bytes")))
+                if self._lacks_memory(besides=len(body)):
+                    self._refuse_full()
+
+        try:
+            await asyncio.wait_for(read(), _BODY_SECONDS)
+        except (asyncio.TimeoutError, OSError) as error:
+            raise _Refused("slow", "the body of the request did not arrive in time") from error
+        finally:
+            self.engine.size -= len(body)
+        return bytes(body)
+
     async def _export_http(self, request: web.Request) -> web.Response:
         from aiohttp import web  # noqa: PLC0415  # optional
 
         is_json = request.content_type == _JSON
         try:
-            await self._take(await _body(request), is_json=is_json)
+            await self._take(await self._body(request), is_json=is_json)
         except _Refused as refused:
             self._refuse(refused)
             wait = {"retry-after": str(math.ceil(_RETRY_AFTER))} if refused.may_retry else {}
@@ -211,30 +257,17 @@ class OtlpSource:
         return web.Response(body=body, content_type=_JSON if is_json else _PROTOBUF)
 
 
-async def _body(request: web.Request) -> bytes:
-    encoding = request.headers.get("content-encoding", "identity")
-    if request.content_type not in {_PROTOBUF, _JSON}:
-        raise _Refused("content_type", f"send the content type {_PROTOBUF} or {_JSON}")
-    if encoding.lower() not in {"identity", "gzip", "deflate"}:
-        raise _Refused("content_type", "send the content encoding gzip, deflate or none")
-    body = bytearray()
+def _may_log(record: logging.LogRecord) -> bool:
+    """Return False for what is not HTTP, of which aiohttp logs texts and keys, for each request."""
+    from aiohttp.http_exceptions import HttpProcessingError  # noqa: PLC0415  # optional
 
-    async def read() -> None:
-        async for chunk in request.content.iter_any():
-            body.extend(chunk)
-            if len(body) > LARGEST:
-                raise _Refused("too_large", str(TooLargeError(f"more than {LARGEST} bytes")))
-
-    try:
-        await asyncio.wait_for(read(), _BODY_SECONDS)
-    except (asyncio.TimeoutError, OSError) as error:
-        raise _Refused("slow", "the body of the request did not arrive in time") from error
-    return bytes(body)
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 async def serve_http(host: str, port: int, is_ready: Any, export: Any = None) -> tuple[Any, int]:
     """Serve ``/livez``, ``/readyz`` and ``/v1/traces``; return the server and its port."""
     web = require("aiohttp.web", "worker")
+    logging.getLogger("aiohttp.server").addFilter(_may_log)
 
     async def live(_: Any) -> Any:
         return web.Response(text="ok")

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from rag_eval_otel.worker.wire import Part
+from rag_eval_otel.worker.wire import LARGEST, Part
 
 # Seconds without a span after which a trace is read. Exporters send what has ended in batches, so
 # the spans of a trace come together; of other services, up to five seconds later.
 _ROOT_QUIET: Final = 1.0  # if the root has come
 _QUIET: Final = 30.0  # longer than most calls, as a worker does not know which spans are open
 _MAX_AGE: Final = 300.0
+_PART: Final = 256  # bytes of the objects of a part, besides its content
 
 
 @dataclass(slots=True, eq=False)
@@ -21,15 +22,13 @@ class _Trace:
     first: float
     last: float
     parts: list[Part] = field(default_factory=list)
-
-    @property
-    def has_root(self) -> bool:
-        return any(part.has_root for part in self.parts)
+    size: int = 0
+    has_root: bool = False
 
 
 @dataclass(eq=False, repr=False)
 class Traces:
-    """The traces that are not complete. ``size`` is the number of their bytes."""
+    """The traces that are not complete. ``size`` is the memory that they take, in bytes."""
 
     clock: Callable[[], float] = time.monotonic
     size: int = 0
@@ -47,7 +46,9 @@ class Traces:
         trace = self._traces.setdefault(trace_id, _Trace(now, now))
         trace.last = now
         trace.parts.append(part)
-        self.size += len(part.content)
+        trace.has_root |= part.has_root
+        trace.size += len(part.content) + _PART
+        self.size += len(part.content) + _PART
 
     def refused(self) -> None:
         """Wait longer for the roots of traces, because a request was refused and comes later."""
@@ -62,10 +63,12 @@ class Traces:
             (b"".join(part.content for part in trace.parts), sum(p.spans for p in trace.parts))
             for trace in traces
         ]
-        self.size -= sum(len(content) for content, _ in requests)
+        self.size -= sum(trace.size for trace in traces)
         return requests
 
     def _is_ready(self, trace: _Trace) -> bool:
         now = self.clock()
+        if trace.size >= LARGEST:  # reading it takes a multiple of that
+            return True
         idle = now - (trace.last if trace.has_root else max(trace.last, self._refused))
         return idle >= (_ROOT_QUIET if trace.has_root else _QUIET) or now - trace.first >= _MAX_AGE

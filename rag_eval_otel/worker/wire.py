@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Event
 
 LARGEST: Final = 16 * 1024 * 1024  # bytes of a request after decompression
+_PIECE: Final = 2 * 1024 * 1024  # bytes of a request of several resources
 _SPANS: Final = 32_768  # four usual batches of a collector
 _PARTS: Final = 500_000  # of a request; each takes about 64 bytes in memory, and 2 in the request
 _LIMITS: Final = {
@@ -69,8 +70,8 @@ def unpacked(content: bytes) -> bytes:
         raise UnreadableError(f"the request cannot be decompressed: {error}") from error
     if len(text) > LARGEST:
         raise TooLargeError(f"more than {LARGEST} bytes")
-    if not reader.eof:
-        raise UnreadableError("the compressed request is not complete")
+    if not reader.eof or reader.unused_data:
+        raise UnreadableError("the compressed request does not end where its data ends")
     return text
 
 
@@ -95,7 +96,10 @@ def from_json(content: bytes) -> bytes:
                 for name in part.keys() & {"traceId", "spanId", "parentSpanId"}:
                     part[name] = b64encode(bytes.fromhex(part[name])).decode()
         request = ParseDict(data, ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    except (AttributeError, ParseError, RecursionError, TypeError, ValueError) as error:
+    except (
+        *(AttributeError, OverflowError, ParseError, RecursionError, TypeError, ValueError),
+        SystemError,  # of protobuf, for half a surrogate pair
+    ) as error:
         raise UnreadableError(f"the request is no OTLP JSON: {type(error).__name__}") from error
     return bytes(request.SerializeToString())
 
@@ -285,6 +289,24 @@ def _copied(part: ExportTraceServiceRequest, outer: ResourceSpans, inner: ScopeS
     target: ScopeSpans = part.resource_spans[-1].scope_spans.add()
     target.CopyFrom(inner)
     return target
+
+
+def pieces(content: bytes) -> Iterator[bytes]:
+    """Divide a large request between its resources, as receivers refuse more than 4 MiB.
+
+    The parts of a trace are one request here, which no receiver would have got otherwise.
+    """
+    first = at = 0
+    while at < len(content) and len(content) - first > _PIECE:
+        tag, size_at = _varint(content, at)
+        size, inside = _varint(content, size_at)
+        if tag & 7 != 2:  # noqa: PLR2004  # no message, which no version of OTLP has here
+            break
+        if first < at and inside + size - first > _PIECE:
+            yield content[first:at]
+            first = at
+        at = inside + size
+    yield content[first:]
 
 
 # --- scores ---------------------------------------------------------------------------------------

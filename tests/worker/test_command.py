@@ -65,7 +65,7 @@ def test_variables_that_cannot_be_used_are_named(variables: dict[str, str], mess
         build_sender(environ, "https://localhost:4317")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_worker_after_the_scores(number: int) -> None:
     """The turn under way is scored, and the totals are printed."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL", "PYTEST"))}
@@ -111,3 +111,39 @@ def test_spans_that_were_lost_are_said_by_the_exit_status() -> None:
             _, log = process.communicate(timeout=60)
     assert process.returncode == 1, log
     assert "3 refused" in log
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variables", "message"),
+    [
+        ("http://x:99999", {}, "is no URL"),
+        ("http://[::1", {}, "is no URL"),
+        ("https://x:4318", {"CERTIFICATE": "/no/such.pem"}, "cannot be read"),
+        ("http://x", {"HEADERS": "Authorization: secret"}, "must be NAME=VALUE, with"),
+        ("http://x", {"HEADERS": "a=secret%0A"}, "must be NAME=VALUE, with"),
+        ("http://x", {"HEADERS": "a-bin=secret"}, "must be NAME=VALUE, with"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_at_the_start(
+    endpoint: str, variables: dict[str, str], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not at the first span; and no value of a header is said."""
+    environ = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
+    with pytest.raises(ConfigError, match=message) as refused:
+        build_sender(environ, endpoint)
+    assert "secret" not in f"{refused.value}{caplog.text}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "endpoint", "url"),
+    [
+        ({}, "http://x:4318/api/?key=1", "http://x:4318/api/v1/traces?key=1"),
+        ({}, "[::1]:4318", "http://[::1]:4318/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "x:4318/in"}, None, "http://x:4318/in"),
+    ],
+)
+def test_the_path_of_traces_is_put_before_a_query(
+    variables: dict[str, str], endpoint: str | None, url: str
+) -> None:
+    """As in the OTLP specification, but for the variable that has the whole address."""
+    assert str(build_sender(variables, endpoint)._url) == url  # type: ignore[attr-defined]  # noqa: SLF001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from rag_eval_otel.config import Config
 from rag_eval_otel.drift.monitor import DriftOptions
 from rag_eval_otel.export.metrics import Meters
+from rag_eval_otel.types import Sample
 from rag_eval_otel.worker.engine import Engine
 from rag_eval_otel.worker.exporter import Exporter
 from rag_eval_otel.worker.wire import located, parsed
@@ -187,3 +189,57 @@ def test_a_failure_in_reading_costs_scores_and_no_span(
     found, turns, _ = scored(content(*turn(1)), raise_errors=False)
     assert found.keys() == {"chain", "retriever", "llm"}
     assert turns == {}
+
+
+def test_a_turn_does_not_wait_for_places_of_turns_that_are_too_late() -> None:
+    """Two judges' calls hang for longer than their turns are held; all others are scored."""
+
+    async def metric(sample: Sample) -> float:
+        await asyncio.sleep(1.0 if "hang" in sample.question else 0)
+        return 1.0
+
+    async def scene() -> Mapping[str, int]:
+        config = Config(judge="lexical", metrics=[metric], concurrency=2, hold_seconds=0.2)
+        engine = Engine(config, Exporter(FakeSender(), Meters()), max_bytes=2**26)
+        questions = ("hang 1?", "hang 2?", *("",) * 8)
+        bodies = [content(*turn(n, question=text)) for n, text in enumerate(questions, start=1)]
+        await asyncio.gather(*(engine.score(body, 3) for body in bodies))
+        await engine.close(1.0)
+        return engine.instruments.tally.stats().released
+
+    assert asyncio.run(scene()) == {"timeout": 2, "scored": 8}
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_the_time_for_a_request_grows_with_its_size(rate: float) -> None:
+    """Not with spans times attributes of the resource, or with turns times spans."""
+    spans = []
+    for number in range(500):
+        for at, each in enumerate(turn(1, question=f"What is the capital, {number}?")):
+            each.span_id = (8 * number + at + 1).to_bytes(8, "big")
+            each.parent_span_id = (8 * number + 3).to_bytes(8, "big") if at < 2 else b""
+            spans.append(each)
+    whole = request(*spans)
+    for number in range(20_000):
+        whole.resource_spans[0].resource.attributes.add(key=f"a{number}")
+    began = time.process_time()
+    _, turns, _ = scored(bytes(whole.SerializeToString()), sample_rate=rate, hold_seconds=60.0)
+    assert sum(turns.values()) == 500
+    assert time.process_time() - began < 6  # before, 15 and 30
+
+
+def test_names_of_scopes_are_limited() -> None:
+    """They come from outside, and are counted as long as the worker runs."""
+    meters = MeterProvider([])
+
+    async def scene() -> Mapping[str, int]:
+        config = Config(judge="lexical", drift=False)
+        engine = Engine(config, Exporter(FakeSender(), Meters(meters)), max_bytes=2**26)
+        for number in range(1, 110):
+            await engine.score(content(*turn(number), scope=f"scope {number}" * 99), 3)
+        await engine.close(1.0)
+        return engine.instruments.tally.stats().sources
+
+    names = asyncio.run(scene())
+    assert len(names) == 101
+    assert max(map(len, names)) < 300

@@ -21,7 +21,7 @@ pytest.importorskip("aiohttp")
 
 from rag_eval_otel.worker.engine import Engine
 from rag_eval_otel.worker.exporter import Exporter
-from rag_eval_otel.worker.kafka import KafkaSource
+from rag_eval_otel.worker.kafka import KafkaSource, Partition
 
 
 class Place(NamedTuple):
@@ -180,7 +180,7 @@ def run(scene: Callable[[Reading], Awaitable[None]], **options: Any) -> Reading:
             brokers="b:1",
             topic="spans",
             group="g",
-            options={},
+            options={"partition.assignment.strategy": "range", "group.id": "other"},
             package=package,
         )
         reading = Reading(source, sender, source._consumer)  # noqa: SLF001
@@ -284,6 +284,37 @@ def test_at_the_end_no_turn_is_sent_without_scores() -> None:
     reading = run(scene, metrics=[never], shutdown_seconds=0.2)
     assert reading.consumer.committed == {0: 1}
     assert len(reading.sender.sent) == 2
+
+
+def test_what_is_read_while_the_worker_stops_is_left_to_another() -> None:
+    """Its scores would not be waited for, and without the exporter it would be lost."""
+
+    async def scene(reading: Reading) -> None:
+        reading.sender.may_send.set()
+        reading.put(content(span(1, 1)))
+        await until(lambda: reading.consumer.committed == {0: 1})
+        await reading.source.stop()
+        reading.source._begin(Message(Place("spans", 0, 1), content(span(2, 1))))  # noqa: SLF001
+        await asyncio.sleep(0)
+
+    reading = run(scene)
+    assert reading.consumer.committed == {0: 1}
+    assert len(reading.sender.sent) == 1
+
+
+def test_the_order_of_reading_does_not_matter() -> None:
+    """After a change of the group, a message may be read again after later ones."""
+    assert Partition(0, last=4, tasks={5: None, 3: None, 4: None}).position == 3
+
+
+def test_options_that_the_source_relies_on_stay() -> None:
+    """A user cannot set the protocol of assignments, or the group by another name."""
+
+    async def scene(reading: Reading) -> None: ...
+
+    options = run(scene).consumer.options
+    assert options["partition.assignment.strategy"] == "cooperative-sticky"
+    assert options["group.id"] == "g"
 
 
 def test_a_full_worker_reads_no_more_until_half_is_done() -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ pytest.importorskip("aiohttp")
 
 from rag_eval_otel.worker import otlp, traces
 from rag_eval_otel.worker.engine import Engine
-from rag_eval_otel.worker.exporter import Exporter, build_sender
+from rag_eval_otel.worker.exporter import Exporter, Refusal, _retry_delay, build_sender
 from rag_eval_otel.worker.otlp import OtlpSource
 
 STATUS = "rag.evaluation.status"
@@ -400,11 +401,16 @@ def test_a_body_that_does_not_come_holds_up_nobody(
 
 
 def test_content_can_be_stripped(backend: OtlpReceiver) -> None:
-    """Texts of users leave neither with the spans of a turn nor with others."""
+    """Texts of users leave neither with the spans of a turn nor with others.
+
+    So a request that could not be stripped is not accepted.
+    """
 
     async def scene() -> None:
         async with serving(backend, export_content="none") as worker:
             await worker.post(content(*turn(1), span(2, 1, name="other", gen_ai__prompt="secret")))
+            broken = content(span(3, 1, name="NAME")).replace(b"NAME", b"\xff\xff\xff\xff")
+            assert (await worker.post(broken)).status_code == 400
             await until(lambda: len(backend.spans()) == 4)
         assert by_name(backend)["chain"].attributes[STATUS] == "scored"
         assert "France" not in str(backend.spans())
@@ -436,3 +442,178 @@ def test_unknown_fields_leave_as_they_came(backend: OtlpReceiver) -> None:
         assert sent[1].count(UNKNOWN) == 3
 
     run(scene)
+
+
+def test_a_trace_of_many_requests_is_sent_in_several(backend: OtlpReceiver) -> None:
+    """A receiver with gRPC's usual limit of 4 MiB takes all of them."""
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            send = worker.engine.exporter.sender.send
+
+            async def measured(body: bytes) -> bytes | Refusal:
+                sizes.append(len(body))
+                return await send(body)
+
+            worker.engine.exporter.sender.send = measured  # type: ignore[method-assign]
+            tool = {"openinference__span__kind": "TOOL", "input__value": "x" * 1_000_000}
+            for number in range(10, 16):
+                await worker.post(content(span(1, number, parent=1, **tool)))
+            await worker.post(content(*turn(1)))
+            await until(lambda: len(backend.spans()) == 9)
+        assert by_name(backend)["chain"].attributes[STATUS] == "scored"
+        assert worker.engine.exporter.spans == {"sent": 9}
+        assert max(sizes) < 4 * 2**20
+
+    sizes: list[int] = []
+    run(scene)
+
+
+def test_what_is_not_http_is_not_logged(
+    backend: OtlpReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have keys in it."""
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            for head in (b"GET / HTTP/1.1\r\nx-key: secret\x00\r\n\r\n", b"secret\r\n\r\n"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", worker.ports[1])
+                writer.write(head)
+                assert b" 400 " in await reader.readline()
+                writer.close()
+
+    with caplog.at_level("DEBUG", "aiohttp"):
+        run(scene)
+    assert "secret" not in caplog.text
+
+
+def test_a_receiver_cannot_stop_the_exporter_by_what_it_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither by details that cannot be read, nor by a wait of years."""
+    years = RetryInfo()
+    years.retry_delay.seconds = 10**15
+    for name in ("google.rpc.retryinfo-bin", "grpc-status-details-bin"):
+        assert _retry_delay([(name, b"google.rpc.RetryInfo\xff")]) is None
+    asked = _retry_delay([("google.rpc.retryinfo-bin", years.SerializeToString())])
+    assert asked == 1e15
+    waits: list[float] = []
+    answers = [b"", Refusal("HTTP 429", float("inf")), Refusal("gRPC UNAVAILABLE", asked)]
+
+    class Sender:
+        async def send(self, body: bytes) -> bytes | Refusal:
+            return answers.pop()
+
+    async def wait(_: Exporter, seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(Exporter, "_wait", wait)
+    exporter = Exporter(Sender(), Meters())  # type: ignore[arg-type]
+    run(lambda: exporter.send(b"", 1))
+    assert exporter.spans == {"sent": 1}
+    assert waits == [300.0, 300.0]
+
+
+def test_spans_that_wait_for_a_retry_are_sent_before_the_end(backend: OtlpReceiver) -> None:
+    """The backend has asked to be left alone for minutes, and is back."""
+    answers = [b"", Refusal("HTTP 503", 0.0), Refusal("HTTP 503", 200.0)]
+
+    class Sender:
+        async def send(self, body: bytes) -> bytes | Refusal:
+            return answers.pop()
+
+        async def close(self) -> None: ...
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            worker.engine.exporter.sender = Sender()  # type: ignore[assignment]
+            await worker.post(content(span(1, 1)))
+            await until(lambda: len(answers) == 2)
+        assert worker.engine.exporter.spans == {"sent": 1}
+
+    run(scene)
+
+
+def test_a_trace_that_does_not_end_is_read_before_it_takes_all_memory() -> None:
+    """It is as large as the largest request, and its parts count with their objects."""
+    waiting = traces.Traces()
+    for _ in range(16):
+        waiting.add(bytes(16), traces.Part(bytes(2**20), 1, has_root=False))
+        if waiting.size < 16 * 2**20:
+            assert waiting.complete() == []
+    assert waiting.size > 16 * 2**20
+    assert [spans for _, spans in waiting.complete()] == [16]
+    assert waiting.size == 0
+
+
+def test_a_request_that_is_read_at_the_end_is_not_acknowledged(backend: OtlpReceiver) -> None:
+    """Nobody would pass on its trace."""
+
+    async def scene() -> None:
+        async with serving(backend) as worker:
+            source, may_read = worker.source, threading.Event()
+            read = source._read  # noqa: SLF001
+            source._read = lambda *given: may_read.wait(20) and read(*given)  # type: ignore[method-assign]  # noqa: SLF001
+            sending = asyncio.create_task(worker.post(content(*turn(1, answer="so " * 30_000))))
+            await until(lambda: worker.engine.size)
+            await source.stop()
+            may_read.set()
+            assert (await sending).status_code == 503
+            assert len(source.traces) == worker.engine.size == 0
+
+    run(scene)
+
+
+def test_the_bodies_that_arrive_take_memory(backend: OtlpReceiver) -> None:
+    """The second of two senders is refused, and the one that has begun may go on."""
+
+    async def scene() -> None:
+        async with serving(backend, max_bytes=2**20) as worker:
+            go = asyncio.Event()
+
+            async def slowly() -> AsyncIterator[bytes]:
+                whole = content(span(1, 1, name="x" * 2**21))
+                yield whole[: 2**20]
+                await go.wait()
+                yield whole[2**20 :]
+
+            first = asyncio.create_task(worker.post(slowly()))  # type: ignore[arg-type]
+            await until(lambda: worker.engine.size >= 2**20)
+            assert (await worker.post(content(span(2, 1)))).status_code == 429
+            go.set()
+            assert (await first).status_code == 200
+        assert len(backend.spans()) == 1
+
+    run(scene)
+
+
+def test_small_requests_that_wait_for_the_backend_fill_the_memory(backend: OtlpReceiver) -> None:
+    """A task takes more than the few bytes of its request."""
+
+    async def scene() -> None:
+        async with serving(backend, max_bytes=2**16, seconds=0.2) as worker:
+            backend.stop()
+            statuses = [(await worker.post(content(span(n, 1)))).status_code for n in range(1, 41)]
+            assert statuses.index(429) < 33
+            await worker.end(0.2)
+            backend.start()
+
+    run(scene)
+
+
+def test_traces_without_roots_make_room_while_requests_are_refused(
+    backend: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their roots would be refused, too, if nothing else makes room."""
+    monkeypatch.setattr(traces, "_QUIET", 0.3)
+
+    async def scene() -> None:
+        async with serving(backend, max_held=1) as worker:
+            first, second = (content(*turn(number)[:2]) for number in (1, 2))
+            assert (await worker.post(first)).status_code == 200
+            statuses = set[int]()
+            while 200 not in statuses:
+                statuses.add((await worker.post(second)).status_code)
+            assert statuses == {429, 200}
+
+    run(lambda: asyncio.wait_for(scene(), 10))

@@ -23,6 +23,7 @@ from rag_eval_otel.worker.wire import (
     from_json,
     may_have_rag,
     parsed,
+    pieces,
     strip,
     unpacked,
     write,
@@ -104,10 +105,16 @@ def test_a_broken_request_is_not_read(broken: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [gzip.compress(content(*turn(1)))[:-9], b"\x1f\x8b\x08nothing", b"\x78\x9cx"]
+    "broken",
+    [
+        gzip.compress(content(*turn(1)))[:-9],
+        gzip.compress(content(*turn(1))) * 2,
+        b"\x1f\x8b\x08nothing",
+        b"\x78\x9cx",
+    ],
 )
 def test_a_request_that_cannot_be_unpacked_is_not_read(broken: bytes) -> None:
-    """It is cut, or only begins like gzip or zlib."""
+    """It is cut, goes on after its end, or only begins like gzip or zlib."""
     with pytest.raises(UnreadableError):
         unpacked(broken)
 
@@ -220,6 +227,8 @@ def _hex(text: str) -> str:
         '{"resourceSpans": 1}',
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]}',
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": []}]}]}]}',
+        '{"resourceSpans": [{"scopeSpans": [{"spans": [{"kind": Infinity}]}]}]}',
+        '{"resourceSpans": [{"resource": "\\ud800"}]}',
         "[" * 100_000,
         '{"a":' * 100_000,
         "\x00",
@@ -262,3 +271,14 @@ def test_texts_are_stripped_from_spans_and_events() -> None:
     strip(message)
     assert attributes(first) == {"openinference.span.kind": "RETRIEVER"}
     assert not event.attributes
+
+
+@pytest.mark.parametrize("size", [1_000, 900_000, 3_000_000])
+def test_a_large_request_is_divided_between_resources(size: int) -> None:
+    """Its parts are requests of at most 2 MiB, or of one resource, and have all its bytes."""
+    parts = [content(span(1, n + 1, name="x" * size)) for n in range(5)]
+    divided_parts = list(pieces(b"".join(parts)))
+    assert b"".join(divided_parts) == b"".join(parts)
+    assert len(divided_parts) == {1_000: 1, 900_000: 3, 3_000_000: 5}[size]
+    assert sum(map(count_spans, divided_parts)) == 5
+    assert list(pieces(b"")) == [b""]
