@@ -28,7 +28,7 @@ from support import SAMPLE
 
 SECRET = "Ada, born 1815"
 PACKAGE = Path(rag_eval_otel.__file__).parent
-WAYS_IN = {"log.py": "makes the logger"}
+WAYS_IN = {"log.py": "makes the logger", "worker/otlp.py": "filters the lines of its HTTP server"}
 """The modules that may call ``logging.getLogger``, and why."""
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import Observation
@@ -60,7 +60,6 @@ from rag_eval_otel.untrusted import redactor
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-_MOST_ROUTES: Final = 100
 _GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 
 
@@ -142,24 +141,11 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
     return facts
 
 
-def attributes_around(
-    turn: Turn, spans: Mapping[Any, Span], routes: Iterable[Mapping[str, Any]] | None = None
-) -> Iterator[Mapping[str, Any]]:
+def attributes_around(turn: Turn, spans: Mapping[Any, Span]) -> Iterator[Mapping[str, Any]]:
     own = {step.id: spans[step.id] for step in _steps(turn) if step.id in spans}
     yield from (view.attributes for view in own.values())
-    yield from routes_in(spans.values()) if routes is None else routes
-
-
-def routes_in(spans: Iterable[Span]) -> Sequence[Mapping[str, Any]]:
-    """Return the web routes on ``spans``, each once, and at most 100."""
-    known: dict[str, Mapping[str, Any]] = {}
-    for span in spans:
-        if not span.attributes.keys().isdisjoint(ROUTES):
-            routes = span.bystander().attributes
-            known.setdefault(repr(routes), routes)
-            if len(known) == _MOST_ROUTES:
-                break
-    return tuple(known.values())
+    routed = (view for view in spans.values() if not view.attributes.keys().isdisjoint(ROUTES))
+    yield from (view.bystander().attributes for view in islice(routed, 100))
 
 
 def _steps(turn: Turn) -> Iterator[Step]:

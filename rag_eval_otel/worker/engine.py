@@ -19,7 +19,7 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import SpanScores, score_attributes
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import build_sinks
-from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around, routes_in
+from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.runtime.threads import BackgroundEvaluator
 from rag_eval_otel.types import Ending, Sink, SkipReason
@@ -227,7 +227,6 @@ class Engine:
             for span in marked
         )
         if turns and is_whole:
-            routes = routes_in(spans.values())
             for turn in turns:
                 line = [spans[step.id] for step in turn.path if step.id in spans]
                 if any(semconv.EVALUATION_STATUS in span.attributes for span in line):
@@ -241,7 +240,7 @@ class Engine:
                     span=SpanContext(span.trace_id, span.span_id, True, _SAMPLED),  # noqa: FBT003
                     ended=span.end or span.start,
                     trace_id=span.trace_id,
-                    attributes=partial(attributes_around, turn, spans, routes),
+                    attributes=partial(attributes_around, turn, spans),
                     about={semconv.SERVICE_NAME: service} if service else {},
                     message=messages[span.span_id],
                     ended_with=ended_with,
