@@ -107,7 +107,7 @@ def window_of(text: object, metadata: object) -> dict[str, str]:
 
 
 def documents_in(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents in a tool's result: data, JSON or a repr, but not one plain text."""
+    """Return the documents in a tool's result (objects, JSON or a repr); None if it is prose."""
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
     if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):

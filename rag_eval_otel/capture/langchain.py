@@ -52,10 +52,10 @@ async def _pattern(*_: Any, **__: Any) -> None:
 
 
 class _Event:
-    """A method that runs when it is called, although `inspect` takes it for a coroutine function.
+    """A callback that asynchronous LangChain calls directly, without a thread.
 
-    Asynchronous LangChain calls other methods in a thread, and not for a model's start if another
-    handler has set ``run_inline``.
+    For that, `inspect` must take it for a coroutine function, although it runs when it is called.
+    LangChain would not call another method for a model's start if a handler has ``run_inline``.
     """
 
     __code__: CodeType = _pattern.__code__

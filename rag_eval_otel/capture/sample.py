@@ -674,9 +674,10 @@ def _kept_unknown_documents(turn: Turn) -> bool:
 
 
 def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
-    """Return True if a step returned exactly ``contexts``, or the others were shown to a grader.
+    """Return True if a step has filtered the documents found down to ``contexts``.
 
-    Otherwise the span that left out the documents may be missing from the trace.
+    That is a step that returned exactly these, or a model call that was shown each of the others
+    to grade it. Otherwise the span that left them out may be missing from the trace.
     """
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}

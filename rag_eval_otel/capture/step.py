@@ -373,7 +373,7 @@ def reply_in(data: Found) -> tuple[str | None, bool]:
 
 
 def index_of(choice: Any) -> int:
-    """Return the number that a provider gave to one of several choices, or 0."""
+    """Return the ``index`` of one of a completion's choices, or 0 if it has none."""
     number = at(choice, "index")
     return number if isinstance(number, int) else 0
 

@@ -335,7 +335,7 @@ class SpanScores:
         return copied(span, attributes=attributes, events=[*span.events, *events])
 
     def write(self, span: Span, ending: Ending) -> None:
-        """Add the attributes and events of ``ending`` to ``span``, which has not ended."""
+        """Add the attributes and events of ``ending`` to ``span``, which is still open."""
         span.set_attributes(score_attributes(ending, explanations=self.explanations))
         for event in self.events_of(ending):
             span.add_event(event.name, event.attributes, event.timestamp)

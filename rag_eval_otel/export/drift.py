@@ -80,7 +80,7 @@ class DriftSink:
                 self.save()
 
     def emit_agreement(self, agreement: Agreement) -> None:
-        """Add 1 to the stream ``<metric>.agreement`` if judge and person gave one label, else 0."""
+        """Watch ``<metric>.agreement``: 1 if judge and person gave the same label, else 0."""
         name = f"{agreement.metric}.agreement"
         stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
         feedback = agreement.feedback

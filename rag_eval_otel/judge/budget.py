@@ -161,7 +161,7 @@ class Budget:
         return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
-        """Replace the estimate by ``usage``; None: unknown, the estimate counts ``requests`` times.
+        """Replace the estimate by ``usage``. If that is None, charge it ``requests`` times.
 
         A second call for the same reservation has no effect.
         """

@@ -102,7 +102,7 @@ class LocalJudge:
 
 
 class _Wanted(dict[Pair, float]):
-    """Records each pair of texts that is looked up; the value of any pair is one half."""
+    """Records the pairs of texts that a question needs, to classify all of them in one batch."""
 
     def __missing__(self, pair: Pair) -> float:
         self[pair] = EVEN

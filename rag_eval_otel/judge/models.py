@@ -156,7 +156,7 @@ def _named(judge: str, embedder: str, _environ: tuple[str | None, ...]) -> tuple
 
 
 class ProtectedJudge:
-    """Sends the requests to ``judge`` through ``endpoint``, which has pauses and a breaker."""
+    """A judge whose requests are limited, delayed after a 429, and stopped in an outage."""
 
     def __init__(self, judge: Judge, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

@@ -301,7 +301,7 @@ class TurnScorer:
         self._call_sinks("emit_feedback" if isinstance(news, Feedback) else "emit_agreement", news)
 
     def _call_sinks(self, method: str, *arguments: object) -> list[object]:
-        """Call ``method`` of each sink that has it; return the results, without exceptions."""
+        """Call ``method`` of each sink that has it; return the results that are no exceptions."""
         results: list[object] = []
         for sink in self.sinks:
             function = getattr(sink, method, None)

@@ -204,9 +204,9 @@ class TaskMetric(BaseMetric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedMetric(BaseMetric):
-    """A judge's rating from 0 to ``top``, divided by ``top``, or the mean of two ratings.
+    """A judge's rating from 0 to ``top``, divided by ``top``; with ``judges=2``, the mean of two.
 
-    If ``swaps``, answer and reference are exchanged in the prompt of the second judge.
+    The second prompt is another one; if ``swaps``, answer and reference are exchanged in it.
     """
 
     judges: Literal[1, 2] = 1

@@ -181,7 +181,7 @@ _LAST = 12  # characters before a full stop: longer than any known abbreviation
 
 
 def sentences_of(text: str) -> list[str]:
-    """Return the sentences and list items of ``text``, in any script, as at most 40 pieces."""
+    """Divide ``text`` into sentences and list items; of more than 40, neighbours are joined."""
     text = re.sub(r"[^\S\r\n]+", " ", text)
     sentences: list[list[str]] = []
     start = 0

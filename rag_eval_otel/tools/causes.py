@@ -108,7 +108,7 @@ def report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment 
 
 
 class _Report(SpanProcessor):
-    """Counts the spans of a provider by instrumentation, and prints the report at exit."""
+    """Counts the spans of a tracer provider by scope, and prints the doctor's report at exit."""
 
     def __init__(self, pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:
         self._pipeline = pipeline

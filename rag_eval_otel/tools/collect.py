@@ -142,7 +142,7 @@ def collect(
 
 
 def read_trace(spans: Sequence[Span], selection: Selection) -> list[Outcome]:
-    """Return a sample or a skip reason for each turn in ``spans``, one trace, by start time."""
+    """Return a sample or skip reason for each turn in one trace, ordered by start time."""
     steps = steps_in(spans, most=selection.max_text_chars)
     if steps is None:
         return [Outcome(result="ambiguous")]

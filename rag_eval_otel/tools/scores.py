@@ -274,7 +274,7 @@ def _ids(part: Message) -> dict[str, Any]:
 
 
 def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
-    """Yield the evaluations on a span: of the judge, and of the offline judge of a cascade."""
+    """Yield the judge's evaluation on a span, and the offline one that a cascade made first."""
     split = [k.removeprefix(_PREFIX).rpartition(".") for k in attributes if k.startswith(_PREFIX)]
     leaves = (semconv.LEAF_SCORE, semconv.LEAF_REASON)
     names = dict.fromkeys(name for name, _, leaf in split if name and leaf in leaves)

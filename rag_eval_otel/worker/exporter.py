@@ -131,7 +131,7 @@ class Exporter:
 
 
 def build_sender(variables: Mapping[str, str], endpoint: str | None = None) -> _Sender:
-    """Return the sender that the ``OTEL_EXPORTER_OTLP_*`` variables describe; see `ConfigError`."""
+    """Make the sender of the ``OTEL_EXPORTER_OTLP_*`` variables; ``endpoint`` takes precedence."""
     options = {
         name: variables.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}")
         or variables.get(f"OTEL_EXPORTER_OTLP_{name}", "")

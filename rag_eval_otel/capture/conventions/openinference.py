@@ -160,7 +160,7 @@ def _named_fields(call: Step) -> Step:
 
 
 def _streamed(outputs: Any) -> Any:
-    """Return the reply in a streamed OpenAI response, whose span has no messages, or None."""
+    """Return the last message in the raw events of a streamed OpenAI response, or None."""
     found = outputs[-1] if isinstance(outputs, list) and outputs else outputs
     items = at(found, "output") if at(found, "object") == "response" else None
     if not isinstance(items, list):
