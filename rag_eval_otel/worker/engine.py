@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)  # what is exported was sampled
+_PARSED: Final = 4  # times the bytes of a request: it and its message, while it is scored
 _LARGE: Final = 64 * 1024  # bytes of a request that takes a millisecond or more to read
 _TASK: Final = 2048  # bytes of a task, besides the request that it keeps
 
@@ -99,7 +100,16 @@ class Engine:
         """Whether no more requests fit into the memory."""
         return self.size >= self.max_bytes
 
-    def start(self, work: Coroutine[Any, Any, None], size: int) -> asyncio.Task[None]:
+    def send(self, content: bytes, spans: int) -> asyncio.Task[None]:
+        """Send on a request with ``spans`` spans, which are not part of RAG."""
+        return self._start(self._send(content, spans), len(content))
+
+    def score(self, content: bytes, spans: int) -> asyncio.Task[None]:
+        """Score the turns in a request of whole traces, and send it on."""
+        size = len(content) * (_PARSED if may_have_rag(content) else 1)
+        return self._start(self._score(content, spans), size)
+
+    def _start(self, work: Coroutine[Any, Any, None], size: int) -> asyncio.Task[None]:
         """Run ``work``, which keeps ``size`` bytes, in the background."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -123,14 +133,12 @@ class Engine:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, function, *arguments)
 
-    async def forward(self, content: bytes, spans: int) -> None:
-        """Send on a request with spans that are not part of RAG."""
+    async def _send(self, content: bytes, spans: int) -> None:
         if self.strips:
             content = await self.in_thread(len(content), _stripped, content)
         await self.exporter.send(content, spans)
 
-    async def score(self, content: bytes, spans: int) -> None:
-        """Score the turns in a request of whole traces, and send it on."""
+    async def _score(self, content: bytes, spans: int) -> None:
         if may_have_rag(content):
             self.waiting += 1
             done: dict[_Job, asyncio.Future[Ending]] = {}
@@ -147,8 +155,8 @@ class Engine:
         for piece in before:
             count = sum(1 for _ in located(parsed(piece)))
             spans -= count
-            await self.forward(piece, count)
-        await self.forward(last, spans)
+            await self._send(piece, count)
+        await self._send(last, spans)
 
     def _release_slot(self, late: Collection[asyncio.Future[Ending]]) -> None:
         """Release a slot once the jobs that are ``late`` leave their places to those of others."""

@@ -18,7 +18,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.metrics import Meters, add_gauges
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import Edge, LimitedLog, require
-from rag_eval_otel.worker.wire import UnreadableError, count_spans, may_have_rag, parsed
+from rag_eval_otel.worker.wire import UnreadableError, count_spans, parsed
 
 if TYPE_CHECKING:
     from rag_eval_otel.worker.engine import Engine
@@ -313,8 +313,7 @@ class KafkaSource:
             self._log.write("skipped", text, offset, partition.number, self.topic, error)
             self._finish(partition, offset, "skipped")
             return
-        size = len(content) * (4 if may_have_rag(content) else 1)
-        task = self.engine.start(self.engine.score(content, spans), size)
+        task = self.engine.score(content, spans)
         partition.tasks[offset] = task
         task.add_done_callback(partial(self._ended, partition, offset))
 

@@ -137,7 +137,7 @@ class OtlpSource:
 
     def _refuse_full(self) -> NoReturn:
         if self.engine.waiting:  # else only the traces that wait for their roots can make room
-            self.traces.refused()
+            self.traces.wait_for_refused()
         raise _Refused("full", "the worker has no room; send the request again later")
 
     async def _take(self, content: bytes, *, is_json: bool = False) -> None:
@@ -158,7 +158,7 @@ class OtlpSource:
             self.traces.add(trace_id, part)
             spans -= part.spans
         if rest and spans:
-            self.engine.start(self.engine.forward(rest, spans), len(rest))
+            self.engine.send(rest, spans)
 
     def _forget(self, size: int, _: object) -> None:
         self.engine.size -= size
@@ -177,8 +177,7 @@ class OtlpSource:
 
     def _pass_on(self, *, all_traces: bool = False) -> None:
         for content, spans in self.traces.complete(all_traces=all_traces):
-            # A message with its parts takes about three times its bytes.
-            self.engine.start(self.engine.score(content, spans), 4 * len(content))
+            self.engine.score(content, spans)
 
     async def stop(self) -> None:
         """Refuse new requests, and pass on all traces, even incomplete ones."""

@@ -50,7 +50,7 @@ class Traces:
         trace.size += len(part.content) + _PART
         self.size += len(part.content) + _PART
 
-    def refused(self) -> None:
+    def wait_for_refused(self) -> None:
         """Wait longer for the roots of traces, because a request was refused and comes later."""
         self._refused = self.clock()
 
