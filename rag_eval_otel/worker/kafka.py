@@ -80,6 +80,7 @@ class KafkaSource:
         self._edge = Edge("kafka", engine.instruments.internal_error, engine.config.raise_errors)
         self._partitions: dict[int, Partition] = {}
         self._lags: dict[int, int] = {}
+        self._share = 0  # partitions by which the budget was divided
         self._lock = threading.Lock()  # the loop finishes messages, the thread reads and commits
         self._is_paused = self._is_stopping = False
         self._trouble = "no partition was assigned yet"
@@ -167,6 +168,8 @@ class KafkaSource:
                 if now >= lag_at:
                     lag_at = now + _LAG
                     self._measure_lags()
+                if self._partitions and len(self._partitions) != self._share:
+                    self._divide_budget()
         with self._edge:
             self._consumer.close()  # calls `_revoked`, which commits
 
@@ -258,7 +261,6 @@ class KafkaSource:
         consumer.incremental_assign(list(places))
         if self._is_paused:
             consumer.pause([self._place(number) for number in numbers])
-        self._divide_budget()
         log.info("reads the partitions %s of %s", sorted(self._partitions), self.topic)
 
     def _revoked(self, _: Any, places: Sequence[Any]) -> None:
@@ -269,8 +271,6 @@ class KafkaSource:
         while any(partition.tasks for partition in mine) and self._loop.time() < until:
             time.sleep(_POLL / 2)
         self._commit(self._taken_away(places), waits=True)
-        if not self._ending.is_set():
-            self._divide_budget()
 
     def _divide_budget(self) -> None:
         """Use the part of the budget that belongs to the partitions of this worker."""
@@ -280,7 +280,8 @@ class KafkaSource:
             self._failed(error.args[0])
             return
         count = max(1, len(topic.partitions))
-        self.engine.scorer.divide_budget(max(1, len(self._partitions)) / count)
+        self._share = max(1, len(self._partitions))
+        self.engine.scorer.divide_budget(self._share / count)
 
     def _lost(self, _: Any, places: Iterable[Any]) -> None:
         self._taken_away(places)
