@@ -146,8 +146,6 @@ FEEDBACK_AGREEMENT: Final = "rag.evaluation.feedback.agreement"
 FEEDBACK: Final = "feedback"
 FEEDBACK_LABEL: Final = "feedback_label"
 
-# Metrics of the OpenTelemetry SDK on itself
-
 # Instruments that our collector computes from exported spans
 SPAN_SCORE: Final = "rag.evaluation.span.score"
 SPAN_TURNS: Final = "rag.evaluation.span.turns"

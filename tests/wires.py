@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -71,3 +72,12 @@ def attributes(message: Span) -> Mapping[str, Any]:
     return {
         item.key: getattr(item.value, item.value.WhichOneof("value")) for item in message.attributes
     }
+
+
+async def until(check: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait until ``check()`` is true; raise `TimeoutError` after ``seconds``."""
+    for _ in range(int(seconds / 0.01)):
+        if check():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError

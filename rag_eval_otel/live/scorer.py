@@ -145,6 +145,7 @@ def attributes_around(turn: Turn, spans: Mapping[Any, Span]) -> Iterator[Mapping
     own = {step.id: spans[step.id] for step in _steps(turn) if step.id in spans}
     yield from (view.attributes for view in own.values())
     routed = (view for view in spans.values() if not view.attributes.keys().isdisjoint(ROUTES))
+    # At most 100, as a trace of many turns has them for each turn.
     yield from (view.bystander().attributes for view in islice(routed, 100))
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.environment import first_set, otlp_variables
@@ -17,7 +17,11 @@ from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.runtime.providers import Providers, exporters
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
+
     from rag_eval_otel.worker.engine import Engine
+    from rag_eval_otel.worker.kafka import KafkaSource
+    from rag_eval_otel.worker.otlp import OtlpSource
 
 DESCRIPTION: Final = """\
 Receives spans over OTLP (gRPC and HTTP), scores the RAG turns in them, and sends all spans on, with
@@ -97,7 +101,7 @@ async def _serve(options: argparse.Namespace, config: Config) -> int:
     seconds = config.shutdown_seconds
     source = None
     try:
-        source = await _started(options, engine, Meters(meters), meters)
+        source = await _started(options, engine, meters)
         while not (stopping.is_set() or source.has_failed):
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stopping.wait(), 1.0)
@@ -129,12 +133,15 @@ def _providers() -> Providers | None:
     )
 
 
-async def _started(options: argparse.Namespace, engine: Engine, record: Any, meters: Any) -> Any:
+async def _started(
+    options: argparse.Namespace, engine: Engine, meters: MeterProvider | None
+) -> OtlpSource | KafkaSource:
     """Return the source that ``options`` name, which reads from now on."""
+    from rag_eval_otel.export.metrics import Meters  # noqa: PLC0415  # slow to import
     from rag_eval_otel.worker.otlp import OtlpSource, serve_http  # noqa: PLC0415
 
     if options.kafka is None:
-        otlp = OtlpSource(engine, record)
+        otlp = OtlpSource(engine, Meters(meters))
         ports = await otlp.start(options.listen, options.grpc_port, options.http_port)
         _say(f"listening for gRPC at port {ports[0]}, for HTTP at port {ports[1]}")
         return otlp

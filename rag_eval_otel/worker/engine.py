@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
     from opentelemetry.sdk._logs import LoggerProvider
 
+    from rag_eval_otel.capture.step import Step
+
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)  # what is exported was sampled
 _PARSED: Final = 4  # times the bytes of a request: it and its message, while it is scored
 _LARGE: Final = 64 * 1024  # bytes of a request that takes a millisecond or more to read
@@ -44,7 +46,6 @@ class _Job(TurnJob):
 
     message: SpanMessage
     ended_with: Callable[[_Job, Ending], object]
-    ending: Ending = field(default_factory=partial(Ending, "timeout"))
 
     def release(self, ending: Ending) -> None:
         self.ended_with(self, ending)
@@ -88,11 +89,11 @@ class Engine:
         self._scores = SpanScores(explanations=config.explanations, events="span")
         self._slots = asyncio.Semaphore(config.concurrency)
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="rag-eval-otel-read")
-        self._edge = Edge("worker", self.instruments.internal_error, config.raise_errors)
+        self.edge = Edge("worker", self.instruments.internal_error, config.raise_errors)
         self._tasks: set[asyncio.Task[None]] = set()
         self.instruments.watch(self, self.scorer.measurements)
 
-    def __len__(self) -> int:
+    def __len__(self) -> int:  # of the gauge of spans that wait
         return self.waiting
 
     @property
@@ -119,7 +120,7 @@ class Engine:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             self.size -= size
-            with self._edge:
+            with self.edge:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     raise error
 
@@ -145,7 +146,7 @@ class Engine:
             try:
                 await self._slots.acquire()
                 try:
-                    with self._edge:
+                    with self.edge:
                         content = await self._scored(content, done)
                 finally:
                     self._release_slot([future for future in done.values() if not future.done()])
@@ -178,7 +179,7 @@ class Engine:
             loop.call_soon_threadsafe(end, job, ending)
 
         request, jobs = parsed(content), list[_Job]()
-        with self._edge:
+        with self.edge:
             jobs = await loop.run_in_executor(self._reader, self.read, request, ended_with)
         done.update((job, loop.create_future()) for job in jobs)
         for job in jobs:
@@ -187,7 +188,7 @@ class Engine:
             await asyncio.wait(done.values(), timeout=self.config.hold_seconds)
         for job, future in done.items():
             ending = future.result() if future.done() else Ending("timeout")
-            with self._edge:
+            with self.edge:
                 self._write(job.message, ending)
         return bytes(request.SerializeToString())
 
@@ -214,7 +215,7 @@ class Engine:
             traces.setdefault(message.trace_id, []).append((span, message))
         jobs: list[_Job] = []
         for pairs in traces.values():
-            with self._edge:
+            with self.edge:
                 jobs += self._jobs_of(pairs, ended_with)
         return jobs
 
@@ -254,20 +255,22 @@ class Engine:
                     ended_with=ended_with,
                 )
             return
-        reason: SkipReason | None = "ambiguous" if steps is None else "partial"
-        if steps is None or turns:
-            self.instruments.found()
-            self.scorer.refuse(reason or "partial")
-        else:
-            reason = self.scorer.refuse_steps(steps)
+        reason = self._refused(steps, has_turns=bool(turns))
+        if reason is None or not marked:
+            return
         tops = [span for span in marked if span.parent_id not in spans] or marked
-        top = min(tops, key=lambda span: span.start, default=None)
-        if (
-            reason is not None
-            and top is not None
-            and semconv.EVALUATION_STATUS not in top.attributes
-        ):
+        top = min(tops, key=lambda span: span.start)
+        if semconv.EVALUATION_STATUS not in top.attributes:
             self._write(messages[top.span_id], Ending("skipped", reason))
+
+    def _refused(self, steps: Sequence[Step] | None, *, has_turns: bool) -> SkipReason | None:
+        """Count a trace that is not scored; return the reason for its span, or None without RAG."""
+        if steps is not None and not has_turns:
+            return self.scorer.refuse_steps(steps)
+        reason: SkipReason = "ambiguous" if steps is None else "partial"
+        self.instruments.found()
+        self.scorer.refuse(reason)
+        return reason
 
     async def close(self, timeout: float) -> None:
         """Wait for scores and exports for ``timeout`` seconds; what is left then is given up."""

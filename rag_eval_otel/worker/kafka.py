@@ -54,10 +54,11 @@ class Partition:
 class KafkaSource:
     """Reads messages of whole traces, each a serialized request, as a member of a consumer group.
 
-    A message is finished when its spans have been sent on, or if it cannot be read, which is logged
-    and counted. The lowest offset that is not finished is committed every second, so a crash loses
-    nothing, and repeats what was under way. Reading pauses while as many traces wait as are read
-    ahead. ``options`` are those of librdkafka; ``package`` is for tests.
+    A message is finished when its spans have been sent on, or if it cannot be read, or fails by a
+    defect of this library, both of which are logged and counted. The lowest offset that is not
+    finished is committed every second, so a crash loses nothing, and repeats what was under way.
+    Reading pauses while as many traces wait as are read ahead. ``options`` are those of librdkafka;
+    ``package`` is for tests.
     """
 
     def __init__(
@@ -88,17 +89,19 @@ class KafkaSource:
         self._ending = threading.Event()
         self._loop = asyncio.get_running_loop()
         self.server: Any = None  # of the probes
-        own = {
-            "group.id": group,
+        defaults = {
             "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": 16_384,  # that the client reads ahead
+        }
+        fixed = {  # this class relies on them
+            "group.id": group,
             "partition.assignment.strategy": "cooperative-sticky",
             "enable.auto.commit": False,
-            "queued.max.messages.kbytes": 16_384,  # that the client reads ahead
             "error_cb": self._failed,
             "on_commit": self._committed,
         }
         try:
-            self._consumer = self._package.Consumer({**own, **self._options, **_own_only(own)})
+            self._consumer = self._package.Consumer({**defaults, **self._options, **fixed})
         except (self._package.KafkaException, ValueError) as error:
             raise ConfigError(f"the Kafka client refuses its options: {error}") from None
         self._thread = threading.Thread(target=self._run, name="rag-eval-otel-kafka", daemon=True)
@@ -326,9 +329,3 @@ class KafkaSource:
         with self._lock:
             partition.tasks.pop(offset, None)
         self._record(semconv.KAFKA_MESSAGES, 1, {semconv.OUTCOME: outcome})
-
-
-def _own_only(own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options that a user cannot change, because the source relies on them."""
-    names = ("enable.auto.commit", "error_cb", "group.id", "on_commit")
-    return {name: own[name] for name in (*names, "partition.assignment.strategy")}

@@ -173,7 +173,8 @@ class OtlpSource:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP)
-            self._pass_on()
+            with self.engine.edge:  # a failure must not end the look for complete traces
+                self._pass_on()
 
     def _pass_on(self, *, all_traces: bool = False) -> None:
         for content, spans in self.traces.complete(all_traces=all_traces):

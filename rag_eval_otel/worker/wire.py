@@ -31,6 +31,16 @@ _LIMITS: Final = {
     "message": _PARTS,
     "field": 4 * _PARTS,  # counting them takes about a second
 }
+# What parsing arbitrary JSON may raise; protobuf raises `SystemError` for half a surrogate pair.
+_NO_JSON: Final = (
+    AttributeError,
+    OverflowError,
+    ParseError,
+    RecursionError,
+    SystemError,
+    TypeError,
+    ValueError,
+)
 _LENGTHS: Final = {1: 8, 5: 4}  # bytes of numbers, by their wire types
 
 # Names of attributes as protobuf writes them: field 1, length, text. The set of first letters comes
@@ -96,10 +106,7 @@ def from_json(content: bytes) -> bytes:
                 for name in part.keys() & {"traceId", "spanId", "parentSpanId"}:
                     part[name] = b64encode(bytes.fromhex(part[name])).decode()
         request = ParseDict(data, ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    except (
-        *(AttributeError, OverflowError, ParseError, RecursionError, TypeError, ValueError),
-        SystemError,  # of protobuf, for half a surrogate pair
-    ) as error:
+    except _NO_JSON as error:
         raise UnreadableError(f"the request is no OTLP JSON: {type(error).__name__}") from error
     return bytes(request.SerializeToString())
 

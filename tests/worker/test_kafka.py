@@ -15,7 +15,7 @@ import pytest
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.metrics import Meters
 from rag_eval_otel.types import Sample
-from wires import content, span, turn
+from wires import content, span, turn, until
 
 pytest.importorskip("aiohttp")
 
@@ -197,14 +197,6 @@ def run(scene: Callable[[Reading], Awaitable[None]], **options: Any) -> Reading:
         return reading
 
     return asyncio.run(around())
-
-
-async def until(check: Callable[[], object], seconds: float = 20.0) -> None:
-    for _ in range(int(seconds / 0.01)):
-        if check():
-            return
-        await asyncio.sleep(0.01)
-    raise TimeoutError
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.metrics import Meters
 from rag_eval_otel.types import Sample
-from wires import UNKNOWN, content, request, span, turn
+from wires import UNKNOWN, content, request, span, turn, until
 
 pytest.importorskip("aiohttp")
 
@@ -104,14 +104,6 @@ async def serving(
             yield worker
         finally:
             await worker.end(seconds)
-
-
-async def until(check: Callable[[], object], seconds: float = 20.0) -> None:
-    for _ in range(int(seconds / 0.01)):
-        if check():
-            return
-        await asyncio.sleep(0.01)
-    raise TimeoutError
 
 
 def by_name(backend: OtlpReceiver) -> dict[str, ReceivedSpan]:
