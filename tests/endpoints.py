@@ -13,14 +13,14 @@ from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.limits import Endpoint, Limits, Outcome
-from rag_eval_otel.judge.models import ProtectedJudge
+from rag_eval_otel.judge.models import ProtectedModel
 from rag_eval_otel.live.store import Store
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Evaluation, Feedback, Label, Sampling, Score, Usage
 
 
 def measurement(endpoint: Endpoint) -> Measurement:
-    judge = ProtectedJudge(FakeJudge(lambda _: {}), endpoint)
+    judge = ProtectedModel(FakeJudge(lambda _: {}), endpoint)
     return Measurement(metrics=(), judge=judge, embedder=HashingEmbedder())
 
 

@@ -23,7 +23,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint, Limits
-from rag_eval_otel.judge.models import ProtectedJudge
+from rag_eval_otel.judge.models import ProtectedModel
 from rag_eval_otel.judge.openai import OpenAIJudge, usage_of
 from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares
 from rag_eval_otel.metrics.custom import Guideline
@@ -130,7 +130,7 @@ def test_attributes_of_an_exception_of_others_are_not_taken_for_ours() -> None:
 
     one = budget("3 requests/day")
     endpoint = Endpoint("judge odd", Limits(retries=0, concurrency=1))
-    judge = ProtectedJudge(FakeJudge(fail), endpoint)
+    judge = ProtectedModel(FakeJudge(fail), endpoint)
     metric = Guideline(guidelines="It is polite.", name="polite")
     found = asyncio.run(aevaluate(SAMPLE, [metric], judge=judge, embedder="hashing", budget=one))
     assert found.scores[0].detail["error"] == "OddError"
