@@ -137,21 +137,16 @@ def measurement_of(
     judge, embedder = chosen_models(options.get("judge"), options.get("embedder"))
     chosen = resolve_metrics(metrics)
     named = options.get("label_metrics")
-    return Measurement(
-        metrics=chosen,
-        judge=judge,
-        embedder=embedder,
-        share_requests=options.get("share_requests", True),
-        repairs=options.get("repairs", 1),
-        timeout=options.get("timeout"),
-        prompts=chosen_prompts(options.get("prompts")),
-        label_metrics=None if named is None else chosen_labelling(chosen, named),
-        explanations=options.get("explanations", False),
-        prices=chosen_prices(options.get("prices")),
-        budget=options.get("budget"),
-        max_text_chars=chosen_max_text_chars(options.get("max_text_chars")),
-        log=_log,
-    )
+    given: dict[str, Any] = {
+        **options,
+        "judge": judge,
+        "embedder": embedder,
+        "prompts": chosen_prompts(options.get("prompts")),
+        "label_metrics": None if named is None else chosen_labelling(chosen, named),
+        "prices": chosen_prices(options.get("prices")),
+        "max_text_chars": chosen_max_text_chars(options.get("max_text_chars")),
+    }
+    return Measurement(metrics=chosen, log=_log, **given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,14 +188,9 @@ class Measurement:
         started = self.clock()
         patience = _PATIENCE if self.timeout is None else min(_PATIENCE, self.timeout * _WAITED)
         ledger = Ledger(self.budget)
-        ask = Ask(
-            self.judge,
-            share_requests=self.share_requests,
-            repairs=self.repairs,
-            patience=patience,
-            reasons=self.explanations,
-            ledger=ledger,
-        )
+        way: dict[str, Any] = {"share_requests": self.share_requests, "repairs": self.repairs}
+        way |= {"patience": patience, "reasons": self.explanations}
+        ask = Ask(self.judge, ledger=ledger, **way)
         embeds: list[Embed] = []  # one, if a metric asks for vectors
 
         async def embed(texts: Sequence[str]) -> Vectors:
@@ -226,7 +216,12 @@ class Measurement:
         embedder = name_of(self.embedder)
         prices = partial(self.prices.cost_of, judge=(model, self.judge.model), embedder=embedder)
         model = model if revision is None else f"{model}.{revision}"
-        remarks = _remarks(sample, cut, ask)
+        texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
+        signs = suspicions([*texts, *sample.extra.values()])
+        remarks: dict[str, Any] = {"injection": list(signs)} if signs else {}
+        if cut or ask.is_shortened:
+            shortened = {"judge": "fewer contexts"} if ask.is_shortened else {}
+            remarks["truncated"] = {**cut, **shortened}
 
         def cost(usage: Usage) -> float | None:
             return prices(usage) if usage.tokens else None
@@ -292,8 +287,7 @@ class Measurement:
     def definitions(self) -> dict[str, str]:
         """Return a text for each metric; if it is equal, scores of equal samples can be reused."""
         pair = (self.judge, self.embedder)
-        names = [getattr(one, "model", "") or type(one).__qualname__ for one in pair]
-        models = [f"{n}@{getattr(m, 'revision', None)}" for n, m in zip(names, pair, strict=True)]
+        models = [f"{name_of(one)}@{getattr(one, 'revision', None)}" for one in pair]
         ours = "source"  # the package is used without an installation
         with suppress(PackageNotFoundError):
             ours = release("rag-eval-otel")
@@ -307,16 +301,6 @@ class Measurement:
 def is_final(score: Score) -> bool:
     """Return False if the metric failed in a way that may pass when it is measured again."""
     return score.status != "error" and score.reason not in _RETRIED
-
-
-def _remarks(sample: Sample, cut: Mapping[str, int], ask: Ask) -> dict[str, Any]:
-    texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
-    signs = suspicions([*texts, *sample.extra.values()])
-    remarks: dict[str, Any] = {"injection": list(signs)} if signs else {}
-    if cut or ask.is_shortened:
-        shortened = {"judge": "fewer contexts"} if ask.is_shortened else {}
-        remarks["truncated"] = {**cut, **shortened}
-    return remarks
 
 
 def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> frozenset[str] | None:

@@ -7,11 +7,12 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rag_eval_otel.environment import variable
 from rag_eval_otel.errors import ConfigError
@@ -41,9 +42,6 @@ class Price:
         read = usage.prompt_tokens - cached + usage.embedding_tokens
         written = usage.completion_tokens * (self.output or 0.0)
         return (read * self.input + cached * kept + written) / _MILLION
-
-
-_KEYS: Final = ("input", "output", "cached_input")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +106,7 @@ def _list_price(model: str) -> Price | None:
     except (ImportError, LookupError, ValueError):
         return None
     numbers = (float(price.total_price) * _MILLION / 1000 for price in prices)
-    return Price(**dict(zip(_KEYS, numbers, strict=True)))
+    return Price(**dict(zip(("input", "output", "cached_input"), numbers, strict=True)))
 
 
 @lru_cache(maxsize=64)
@@ -144,13 +142,11 @@ def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) 
     return Prices(models=models, currency=currency)
 
 
-def _price(name: object, cells: object) -> Price:
-    table = cells if isinstance(cells, Mapping) else {}
-    are_numbers = all(
-        type(cell) in {int, float} and 0 <= cell < math.inf for cell in table.values()
-    )
-    if not (isinstance(name, str) and {"input"} <= table.keys() <= {*_KEYS} and are_numbers):
-        also = " and ".join(_KEYS[1:])
-        msg = f"{name!r} must have input, and may have {also}, numbers from 0, not {cells!r}"
-        raise ValueError(msg)
-    return Price(**table)
+def _price(name: object, cells: Any) -> Price:
+    with suppress(AttributeError, TypeError):  # no mapping, or one with other keys
+        price, numbers = Price(**cells), cells.values()
+        are_numbers = all(type(n) in {int, float} and 0 <= n < math.inf for n in numbers)
+        if isinstance(name, str) and are_numbers:
+            return price
+    form = "must have input, and may have output and cached_input, numbers from 0"
+    raise ValueError(f"{name!r} {form}, not {cells!r}")

@@ -48,7 +48,7 @@ class Ask:
         self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
         self._waiting: list[Task[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._events = 0  # number of new tasks plus number of ended requests
+        self._events = 0  # new tasks and ended requests
         self._requests: set[asyncio.Task[None]] = set()
 
     async def __call__(self, task: Task[R]) -> R:
@@ -110,7 +110,7 @@ class Ask:
         repairs = self._repairs
         while asked:
             again: list[Task[Any]] = []
-            for task, part in zip(asked, await self._request(asked), strict=True):
+            for task, part in zip(asked, await self._replies(asked), strict=True):
                 if isinstance(part, errors.UnparsableReplyError) and repairs > 0:
                     again.append(replace(task, complaint=str(part)))
                 else:
@@ -127,21 +127,8 @@ class Ask:
         if self._timer is not None and not self._requests:
             asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
 
-    async def _request(self, tasks: Sequence[Task[Any]]) -> list[object]:
+    async def _replies(self, tasks: Sequence[Task[Any]], *, cut: bool = False) -> list[object]:
         """Put ``tasks`` to the judge, once more with fewer contexts if the texts are too long."""
-        try:
-            return await self._replies(tasks)
-        except errors.JudgeTooLongError as error:
-            fewer = with_fewer_contexts(tasks)
-            if fewer == list(tasks):
-                return [error] * len(tasks)
-        self.is_shortened = True
-        try:
-            return await self._replies(fewer)
-        except errors.JudgeTooLongError as error:
-            return [error] * len(tasks)
-
-    async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
         sizes: dict[Task[Any], int] = {}
         for task in tasks:
             texts = (text for name, _ in task.inputs for text in task.texts(name))
@@ -150,10 +137,13 @@ class Ask:
             async with self.ledger.metered(sizes, self._judge, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
                 meter.tell(replies.usage)
-        except errors.JudgeTooLongError:
-            raise
         except errors.JudgeError as error:
-            return [error] * len(tasks)
+            fewer = with_fewer_contexts(tasks)
+            is_too_long = isinstance(error, errors.JudgeTooLongError) and fewer != list(tasks)
+            if cut or not is_too_long:
+                return [error] * len(tasks)
+            self.is_shortened = True
+            return await self._replies(fewer, cut=True)
         self.model = replies.model
         if len(replies.parts) != len(tasks):
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"

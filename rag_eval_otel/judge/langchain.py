@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import ConfigError
@@ -38,8 +39,11 @@ class LangChainJudge:
     ) -> None:
         """Judge with ``llm``; ``model`` replaces the name of ``llm`` in `Score.version`."""
         self._call = SyncFirst(llm.invoke, llm.ainvoke, max_threads=max_threads)
-        self.model = model or _name_of(llm)
-        self.title = _title_of(_model_in(llm), self.model)  # in log lines
+        inner = getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
+        self.model = model or _first_text(inner, _NAMES) or type(inner).__name__
+        address = _first_text(inner, _ADDRESSES)
+        self.title = f"{type(inner).__name__}/{self.model}"  # in log lines
+        self.title += f" at {address_of(address)}" if address else ""
 
     def __repr__(self) -> str:
         return f"LangChainJudge({self.model!r})"
@@ -54,53 +58,47 @@ class LangChainJudge:
             message = await self._call(messages, config={"callbacks": []})
         name = getattr(message, "response_metadata", {}).get("model_name")
         model = name if name and isinstance(name, str) else self.model
-        return Replies(parts=read_parts(_text(message), tasks), model=model, usage=_usage(message))
+        counted = getattr(message, "usage_metadata", None) or {}
+        usage = Usage(
+            judge_requests=1,
+            prompt_tokens=counted.get("input_tokens", 0),
+            cached_tokens=(counted.get("input_token_details") or {}).get("cache_read") or 0,
+            completion_tokens=counted.get("output_tokens", 0),
+        )
+        return Replies(parts=read_parts(_text(message), tasks), model=model, usage=usage)
 
 
 def named_judge(name: str) -> LangChainJudge:
     """Return a judge of ``<provider>:<model>``, as for LangChain's `init_chat_model`."""
     make = require("langchain.chat_models", "langchain").init_chat_model
-    try:
-        return LangChainJudge(make(name, temperature=0.0))
-    except (ImportError, ValueError) as error:
-        raise _not_made(error, "langchain", name) from None
+    return LangChainJudge(_made(f"langchain/{name}", partial(make, name)))
 
 
 def bedrock_judge(model: str) -> LangChainJudge:
     make = require("langchain_aws", "bedrock").ChatBedrockConverse
     times = require("botocore.config", "bedrock").Config(read_timeout=_WAIT, connect_timeout=_WAIT)
+    made = _made(f"bedrock/{model}", partial(make, model=model, config=times))
+    return LangChainJudge(made, model=model)
+
+
+def _made(name: str, make: Callable[..., Any]) -> Any:
     try:
-        return LangChainJudge(make(model=model, temperature=0.0, config=times), model=model)
-    except ValueError as error:
-        raise _not_made(error, "bedrock", model) from None
-
-
-def _not_made(error: Exception, provider: str, model: str) -> ConfigError:
-    message = " ".join(str(error).partition("[type=")[0].split())  # options may have a key
-    return ConfigError(f"{provider}/{model} could not be made: {message}")
+        return make(temperature=0.0)
+    except (ImportError, ValueError) as error:
+        told = " ".join(str(error).partition("[type=")[0].split())  # options may have a key
+        raise ConfigError(f"{name} could not be made: {told}") from None
 
 
 _ADDRESSES = ("openai_api_base", "base_url", "azure_endpoint", "anthropic_api_url", "endpoint_url")
 """Where chat models of LangChain keep the address of their server."""
 
 
-def _title_of(llm: object, model: str) -> str:
-    found = (getattr(llm, name, None) for name in _ADDRESSES)
-    address = next((one for one in found if isinstance(one, str)), None)
-    return f"{type(llm).__name__}/{model}" + (f" at {address_of(address)}" if address else "")
+_NAMES = ("model_name", "model", "model_id", "deployment_name")
 
 
-def _model_in(llm: Runnable[Any, Any]) -> object:
-    return getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
-
-
-def _name_of(llm: Runnable[Any, Any]) -> str:
-    model = _model_in(llm)
-    for attribute in ("model_name", "model", "model_id", "deployment_name"):
-        name = getattr(model, attribute, None)
-        if isinstance(name, str) and name:
-            return name
-    return type(model).__name__
+def _first_text(model: object, names: Sequence[str]) -> str:
+    found = (getattr(model, name, None) for name in names)
+    return next((one for one in found if isinstance(one, str) and one), "")
 
 
 def _text(message: BaseMessage | str) -> str:
@@ -108,13 +106,3 @@ def _text(message: BaseMessage | str) -> str:
     if not isinstance(content, str):
         content = "".join(b if isinstance(b, str) else b.get("text") or "" for b in content)
     return content.rpartition("</think>")[2]  # without the thoughts of the model
-
-
-def _usage(message: object) -> Usage:
-    counted = getattr(message, "usage_metadata", None) or {}
-    return Usage(
-        judge_requests=1,
-        prompt_tokens=counted.get("input_tokens", 0),
-        cached_tokens=(counted.get("input_token_details") or {}).get("cache_read") or 0,
-        completion_tokens=counted.get("output_tokens", 0),
-    )

@@ -152,7 +152,7 @@ def claims_of(answer: str, *, question: str = "") -> list[str]:
         said = [" ".join(" ".join(shown).split())] if has_content(terms(" ".join(shown))) else []
     claims: list[str] = []
     for sentence in said[:_MAX_CLAIMS]:
-        if claims and min(_weight(claims[-1]), _weight(sentence)) < _CLAIM:
+        if claims and any(sum(t.weight for t in terms(s)) < _CLAIM for s in (claims[-1], sentence)):
             claims[-1] += f" {sentence}"
         else:
             claims.append(sentence)
@@ -167,20 +167,15 @@ def evades(answer: str) -> bool:
 
 def _read(answer: str) -> tuple[list[str], list[str]]:
     """Return all sentences of ``answer``, and the sentences that may be claims."""
-    told = [part for one in sentences(answer)[:_MAX_READ] for part in _clauses(one)]
+    told: list[str] = []
+    for sentence in sentences(answer)[:_MAX_READ]:
+        parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
+        is_split = len(parts) > 1 and any(map(_is_refusal, parts))
+        told += parts if is_split else [sentence]
     said = [_FRAME.sub("", sentence) for sentence in told if not _is_remark(sentence)]
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
     is_little = sum(term.weight for term in found) < _CLAIM and any(map(_is_refusal, told))
     return told, [] if is_little or not has_content(found) else said
-
-
-def _clauses(sentence: str) -> list[str]:
-    parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
-    return parts if any(map(_is_refusal, parts)) and len(parts) > 1 else [sentence]
-
-
-def _weight(sentence: str) -> float:
-    return sum(term.weight for term in terms(sentence))
 
 
 def _is_remark(sentence: str) -> bool:
@@ -352,17 +347,13 @@ def _kinds_of(claims: Sequence[str]) -> list[Kind]:
     elif not found and len(words) >= _TELLS:
         found = [*_matching(_FIGURES, text)[:1], *_matching(_CALLED, text)[:1], "said", "thing"]
         found = [found[0], found[1], found[0]]
-    found = found or _matching(_FIGURES, text)[:1] or _named(text, words)
+    found = found or _matching(_FIGURES, text)[:1]
+    if not found:
+        capitals = sum(word.lstrip("\"'“„«(")[:1].isupper() for word in words)
+        named: list[Kind] = ["name"] if len(words) > 1 else ["name", "thing", "place"]
+        found = ["thing"] if 2 * capitals <= len(words) else named
+        found = ["place"] if _AT.match(text) or "," in text else found
     return (found * 3)[:3]
-
-
-def _named(text: str, words: Sequence[str]) -> list[Kind]:
-    capitals = sum(word.lstrip("\"'“„«(")[:1].isupper() for word in words)
-    if _AT.match(text) or "," in text:
-        return ["place"]
-    if 2 * capitals <= len(words):
-        return ["thing"]
-    return ["name"] if len(words) > 1 else ["name", "thing", "place"]
 
 
 def _matching(forms: Forms, text: str) -> list[Kind]:

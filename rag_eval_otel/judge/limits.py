@@ -55,8 +55,7 @@ _CLIENT_ERROR, _SERVER_ERROR = 400, 500
 def outcome_of(error: BaseException) -> Outcome:
     status = status_of(error)
     if status is not None and status >= _CLIENT_ERROR:
-        other: Outcome = "transport" if status >= _SERVER_ERROR else "bad_request"
-        return _STATUS.get(status, other)
+        return _STATUS.get(status, "transport" if status >= _SERVER_ERROR else "bad_request")
     if isinstance(error, errors.JudgeError):
         return _REASONS.get(error.reason, error.reason)  # type: ignore[arg-type]
     if not isinstance(error, Exception):
@@ -74,8 +73,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _attribute(error: BaseException | None, name: str) -> Any:
-    """Read ``error.__dict__`` alone, because properties of other libraries may fail."""
-    return getattr(error, "__dict__", {}).get(name)
+    return getattr(error, "__dict__", {}).get(name)  # properties of other libraries may fail
 
 
 def retry_after_of(error: BaseException | None) -> float | None:
@@ -165,24 +163,6 @@ class Breaker:
         return None if was_open else "opened"
 
 
-class RetryBudget:
-    """Allows as many retries as first attempts in the last minute, but at least three."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._first, self._retries = SlidingWindow(_MINUTE), SlidingWindow(_MINUTE)
-
-    def first(self, now: float) -> None:
-        self._first.add(now, 1)
-
-    def take(self, now: float) -> bool:
-        if self._retries.sum(now) >= max(_FREE_RETRIES, self._first.sum(now)):
-            return False
-        self._retries.add(now, 1)
-        self.total += 1
-        return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointState:
     """The state of an `Endpoint`; ``returned`` counts requests sent again after a rate limit."""
@@ -242,11 +222,11 @@ class Endpoint:
     def _reset(self) -> None:
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
         self._breaker = Breaker(self.limits)
-        self._budget = RetryBudget()
+        self._firsts, self._retries = SlidingWindow(_MINUTE), SlidingWindow(_MINUTE)
+        self._retried = self._returned = 0
         self._slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
         self._under_way: set[_Attempt] = set()
         self._attempts: Counter[Outcome] = Counter()
-        self._returned = 0
         self._paused_until = self._paused_at = -math.inf
         self._answered = -math.inf  # when the last reply came
         self._log = LimitedLog(clock=self._clock)
@@ -260,7 +240,7 @@ class Endpoint:
             return EndpointState(
                 name=self.name,
                 attempts=dict(self._attempts),
-                retries=self._budget.total,
+                retries=self._retried,
                 returned=self._returned,
                 breaker="open" if self._breaker.is_open else "closed",
                 openings=self._breaker.openings,
@@ -329,7 +309,11 @@ class Endpoint:
                 break
             await self._sleep(delay)
             with self._lock:
-                if self._budget.take(self._clock()):
+                now = self._clock()
+                # As many retries as first attempts, but at least three, in a minute.
+                if self._retries.sum(now) < max(_FREE_RETRIES, self._firsts.sum(now)):
+                    self._retries.add(now, 1)
+                    self._retried += 1
                     return tries
         raise error
 
@@ -353,8 +337,7 @@ class Endpoint:
                     attempt.began = now
                     attempt.is_probe = self._breaker.is_probing = self._breaker.is_open
                     self._under_way.add(attempt)
-                    if attempt.is_first:
-                        self._budget.first(now)
+                    self._firsts.add(now, int(attempt.is_first))
                     return
             slots.release()
 
@@ -366,16 +349,16 @@ class Endpoint:
                 pause, probe = self._paused_until - now, breaker.wait(now)
                 is_passing, failures = breaker.is_passing, breaker.failures
             if now >= until:
-                cause = "not sent: the time of the turn is over"
-                raise self._refused(errors.JudgeTimeoutError, cause)
-            if pause > 0:
-                if now + pause >= end_of_patience:
-                    cause = f"the server refuses requests (429); next try in {pause:.0f} s"
-                    raise self._refused(errors.JudgeRateLimitError, f"not sent: {cause}")
-            elif probe > 0 and (not is_passing or now + probe >= until - _LATE):
+                raise self._refused(
+                    errors.JudgeTimeoutError, "not sent: the time of the turn is over"
+                )
+            if pause > 0 and now + pause >= end_of_patience:
+                cause = f"the server refuses requests (429); next try in {pause:.0f} s"
+                raise self._refused(errors.JudgeRateLimitError, f"not sent: {cause}")
+            if pause <= 0 < probe and (not is_passing or now + probe >= until - _LATE):
                 cause = f"{failures} requests failed in a row; next try in {probe:.0f} s"
                 raise self._refused(errors.JudgeUnavailableError, f"not asked: {cause}")
-            elif probe <= 0:
+            if pause <= 0 and probe <= 0:
                 return
             # Another request may close the breaker before the probe.
             await self._sleep(pause if pause > 0 else min(probe, _POLL))
@@ -389,57 +372,52 @@ class Endpoint:
 
     def _record(self, attempt: _Attempt, error: BaseException | None) -> None:
         now = self._clock()
-        seconds = now - attempt.began
-        outcome = attempt.outcome = self._outcome(attempt, error, now=now)
+        is_late = now >= attempt.deadline - _LATE
+        outcome: Outcome = "ok" if attempt.is_usable else "unparsable"
+        if error is not None:
+            outcome = outcome_of(error)
+            if outcome == "cancelled" and is_late:  # the evaluation cancels what is too late
+                outcome = "timeout"
+        attempt.outcome = outcome
         pause, change = 0.0, None
         with self._lock:
             self._attempts[outcome] += 1
             if attempt not in self._under_way:  # it began before a fork
                 return
             self._under_way.discard(attempt)
+            self._answered = now if outcome == "ok" else self._answered
+            # A server that answered another request meanwhile is slow, and not broken.
+            is_slow = outcome == "timeout" and is_late and self._answered >= attempt.began
+            counted: Outcome = "cancelled" if is_slow and not attempt.is_probe else outcome
+            is_first = attempt.began >= self._paused_at
             # Refusals of requests that were under way together are one failure.
-            if outcome != "rate_limited" or attempt.began >= self._paused_at or attempt.is_probe:
+            if outcome != "rate_limited" or is_first or attempt.is_probe:
                 draw, is_probe = self._draw(), attempt.is_probe
-                shown = self._for_breaker(attempt, now=now)
-                change = self._breaker.ended(shown, is_probe=is_probe, now=now, draw=draw)
-            after, failures = retry_after_of(error), self._breaker.failures
+                change = self._breaker.ended(counted, is_probe=is_probe, now=now, draw=draw)
+            after = retry_after_of(error)
             if outcome == "rate_limited" or after is not None:
-                if attempt.began >= self._paused_at:
-                    self._paused_at = now
-                half = _back_off(max(1, failures)) / 2
-                pause = half * (1 + self._draw()) if after is None else after
-                jitter = self._draw() * min(1.0, _JITTER * pause)
-                self._paused_until = max(self._paused_until, now + min(pause, _DAY) + jitter)
+                pause = self._pause(after, now=now, is_first=is_first)
         # Without the lock, because a handler of the application may block.
         if pause >= 1:
             line = "the %s is over its rate limit: no request for %.0f s"
             self._log.write("pause", line, self.title, pause)
         if change == "opened":
             line = "the %s fails (%s, %.0f in a row): no request but a probe every %.0f s or less"
-            self._log.write("opened", line, self.title, outcome, failures, _LONGEST_PROBE)
+            told = (outcome, self._breaker.failures, _LONGEST_PROBE)
+            self._log.write("opened", line, self.title, *told)
         elif change == "closed":
             self._log.write("closed", "the %s answers again", self.title)
         for observe in self.observers:
-            observe(outcome, seconds)
+            observe(outcome, now - attempt.began)
 
-    def _for_breaker(self, attempt: _Attempt, *, now: float) -> Outcome:
-        """Return the outcome that the breaker counts, and note the time of a reply.
-
-        A turn may run out of time although the server answered another request meanwhile. Then the
-        server is slow and not broken, and the attempt counts as ``cancelled``.
-        """
-        if attempt.outcome == "ok":
-            self._answered = now
-        is_cut_off = attempt.outcome == "timeout" and now >= attempt.deadline - _LATE
-        is_slow = is_cut_off and self._answered >= attempt.began and not attempt.is_probe
-        return "cancelled" if is_slow else attempt.outcome
-
-    def _outcome(self, attempt: _Attempt, error: BaseException | None, *, now: float) -> Outcome:
-        if error is None:
-            return "ok" if attempt.is_usable else "unparsable"
-        outcome = outcome_of(error)
-        is_late = outcome == "cancelled" and now >= attempt.deadline - _LATE
-        return "timeout" if is_late else outcome  # the evaluation cancels what is too late
+    def _pause(self, seconds: float | None, *, now: float, is_first: bool) -> float:
+        if is_first:
+            self._paused_at = now
+        if seconds is None:
+            seconds = _back_off(max(1, self._breaker.failures)) / 2 * (1 + self._draw())
+        jitter = self._draw() * min(1.0, _JITTER * seconds)
+        self._paused_until = max(self._paused_until, now + min(seconds, _DAY) + jitter)
+        return seconds
 
 
 def _back_off(tries: int) -> float:

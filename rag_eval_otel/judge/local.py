@@ -22,8 +22,6 @@ from rag_eval_otel.types import Replies
 Pair: TypeAlias = "tuple[str, str]"
 Shares: TypeAlias = Mapping[Pair, float]
 
-_REVISION = 1
-_PER_LEXICAL = 100
 _POSITIVE = ("entail", "support", "consist", "faithful", "ground", "relevant", "factual")
 _NEGATED = ("not", "non", "un", "in", "ir")
 _ASKED = "This text answers the question: "
@@ -57,7 +55,7 @@ class LocalJudge:
 
     is_offline = True
     label_metrics = LexicalJudge.label_metrics
-    revision = _REVISION * _PER_LEXICAL + LexicalJudge.revision
+    revision = 100 + LexicalJudge.revision  # hundreds: of this judge
 
     def __init__(
         self,
@@ -95,10 +93,15 @@ class LocalJudge:
 
     def _replies(self, tasks: Sequence[Task[Any]]) -> list[Reply]:
         """Answer ``tasks`` twice: the first time only records which pairs of texts are needed."""
+
+        def answered(claims: Shares, questions: Shares) -> list[Reply]:
+            answers = [_ModelAnswers(task, claims, questions) for task in tasks]
+            return [getattr(each, f"to_{each.task.kind.family}")() for each in answers]
+
         claims, questions = _Wanted(), _Wanted()
-        _replies(tasks, claims, questions)
+        answered(claims, questions)
         found = self._support.probabilities(claims), self._relevance.relevances(questions)
-        return _replies(tasks, *found)
+        return answered(*found)
 
 
 class _Wanted(dict[Pair, float]):
@@ -107,11 +110,6 @@ class _Wanted(dict[Pair, float]):
     def __missing__(self, pair: Pair) -> float:
         self[pair] = EVEN
         return EVEN
-
-
-def _replies(tasks: Sequence[Task[Any]], claims: Shares, questions: Shares) -> list[Reply]:
-    answers = [_ModelAnswers(task, claims, questions) for task in tasks]
-    return [getattr(each, f"to_{each.task.kind.family}")() for each in answers]
 
 
 class _ModelAnswers(Answers):

@@ -128,12 +128,17 @@ class Statements(Reply):
     statements: list[StrictStr]
 
 
-class Verdict(Judged):
+class Useful(Judged):
+    """Whether one context was useful to arrive at the answer (or at the reference)."""
+
+    reason: StrictStr = ""
+    verdict: Flag
+
+
+class Verdict(Useful):
     """Whether statement number ``index`` (from 1) follows from the contexts."""
 
     index: Index
-    reason: StrictStr = ""
-    verdict: Flag
 
 
 class Verdicts(Reply):
@@ -181,13 +186,6 @@ class RelevantContexts(Reply):
     numbers: list[Annotated[int, BeforeValidator(integer)]]
 
 
-class Useful(Judged):
-    """Whether one context was useful to arrive at the answer (or at the reference)."""
-
-    reason: StrictStr = ""
-    verdict: Flag
-
-
 class Similarity(Reply):
     """How similar generated question number ``index`` is to the user's question, from 0 to 1."""
 
@@ -213,11 +211,7 @@ class UnitRating(Reply):
 
 
 class TwoFlags(Reply):
-    """Two flags, each 1 or 0, for an answer.
-
-    ``subject``: it is about the same matter as the question. ``focus``: it takes up the side of the
-    matter that the question is after.
-    """
+    """Two flags for an answer: it is on the question's subject; it takes up the side asked for."""
 
     subject: Flag
     focus: Flag
@@ -252,9 +246,8 @@ class Graded(Reply):
         return self._expected
 
     def expecting(self, value: float) -> Graded:
-        copy = self.model_copy()
-        copy._expected = value  # noqa: SLF001  # its own class
-        return copy
+        self._expected = value
+        return self
 
 
 class Rating(Graded):
@@ -335,6 +328,10 @@ class Kind(Generic[R]):
     def family(self) -> str:
         return self.prompt.removesuffix(f"_{self.voice}")
 
+    def inputs_of(self, shown: Mapping[str, str | Sequence[str]]) -> tuple[Input, ...]:
+        named = ((name, shown[name]) for name in self.inputs if name in shown)
+        return tuple((name, text if isinstance(text, str) else tuple(text)) for name, text in named)
+
     def task(
         self,
         shown: Mapping[str, str | Sequence[str]],
@@ -344,7 +341,7 @@ class Kind(Generic[R]):
         examples: Iterable[Mapping[str, Any]] = (),
     ) -> Task[R]:
         kept = tuple(filter(None, (example_of(self, example) for example in examples)))
-        inputs = _inputs(self, shown)
+        inputs = self.inputs_of(shown)
         return Task(kind=self, inputs=inputs, draw=draw, rated=rated, examples=kept)
 
 
@@ -389,11 +386,6 @@ class Task(Generic[R]):
         return frozenset(fields.get(name, name) for name, _ in self.inputs)
 
 
-def _inputs(kind: Kind[Any], shown: Mapping[str, str | Sequence[str]]) -> tuple[Input, ...]:
-    named = ((name, shown[name]) for name in kind.inputs if name in shown)
-    return tuple((name, text if isinstance(text, str) else tuple(text)) for name, text in named)
-
-
 def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
     """Return an ample limit for the tokens of a reply; None if a task has a prompt of the user."""
     total = 0
@@ -431,7 +423,7 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
         reply = json.dumps(outputs, ensure_ascii=False)
     except (KeyError, TypeError, ValidationError):
         return None
-    return Example(inputs=_inputs(kind, shown), outputs=reply) if shown and fits else None
+    return Example(inputs=kind.inputs_of(shown), outputs=reply) if shown and fits else None
 
 
 def fitting(examples: Iterable[Any], kinds: Sequence[Kind[Any]]) -> list[Mapping[str, Any]]:

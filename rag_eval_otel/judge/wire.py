@@ -83,17 +83,16 @@ def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
     if missing:
         advice = f"copy what you do not change from {_BUILT_IN}"
         raise ConfigError(f"prompts: {place} has no {', '.join(missing)}; {advice}")
-    return {name: _read(path) for name, path in paths.items()}
-
-
-def _read(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"prompts: {path} cannot be read: {error}") from error
-    if not text:
-        raise ConfigError(f"prompts: {path} is empty; its original is in {_BUILT_IN / path.name}")
-    return text
+    texts = {}
+    for name, path in paths.items():
+        try:
+            texts[name] = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"prompts: {path} cannot be read: {error}") from error
+        if not texts[name]:
+            original = _BUILT_IN / path.name
+            raise ConfigError(f"prompts: {path} is empty; its original is in {original}")
+    return texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,24 +142,22 @@ def _section(group: Tasks, tasks: Tasks) -> str:
     return "\n".join(lines)
 
 
-def _are_drawings(group: Tasks) -> bool:
-    """Return True if ``group`` is one question, which the judge answers several times."""
+def _are_drawings(group: Tasks) -> bool:  # one question, which is answered several times
     return len(group) > 1 and len({task.inputs for task in group}) == 1
 
 
 def _example(example: Example, task: Task[Any]) -> str:
-    shown = (f"<{name}>\n{_listed(value)}\n</{name}>" for name, value in example.inputs)
+    shown = []
+    for name, value in example.inputs:
+        listed = (
+            [value] if isinstance(value, str) else [f"[{i}] {t}" for i, t in enumerate(value, 1)]
+        )
+        shown += [f"<{name}>", *listed, f"</{name}>"]
     outputs = json.loads(example.outputs)
     short = _shortened(outputs, reply_schema(task.reply, reasons=task.reasons))
     named = short if isinstance(short, dict) else {task.prompt: short}
     reply = json.dumps(named, ensure_ascii=False)
     return "\n".join(["<example>", *shown, f"Reply: {reply}", "</example>"])
-
-
-def _listed(value: str | tuple[str, ...]) -> str:
-    if isinstance(value, str):
-        return value
-    return "\n".join(f"[{i}] {text}" for i, text in enumerate(value, start=1))
 
 
 def _materials(tasks: Tasks, code: Callable[[], str]) -> str:

@@ -73,7 +73,7 @@ class LLMMetric(BaseMetric):
             rule = "use a-z, 0-9 and _, and no name of ours"
             raise ConfigError(f"{refused[0]!r} can't be a name here; {rule}")
         for name, kind in self.outputs.items():
-            _check_type(name, kind, is_value=name == self.value)
+            _member(name, kind, bounds=(0, 1) if name == self.value else None)
         if self.value not in self.outputs:
             raise ConfigError(f"value={self.value!r} must be an output: {', '.join(self.outputs)}")
         if len(self.bounds) != _PAIR or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
@@ -114,32 +114,28 @@ class LLMMetric(BaseMetric):
         return self.score_of(value, normalized=normalized, explanation=text, detail=outputs)
 
 
-def _check_type(name: str, kind: Any, *, is_value: bool) -> None:
-    plain = (bool, int, float) if is_value else (bool, int, float, str)
+def _member(name: str, kind: Any, *, bounds: Sequence[float] | None) -> Any:
+    """Return the type of an output; only that of the score has ``bounds``, and is no text."""
+    plain = (bool, int, float, str) if bounds is None else (bool, int, float)
     if isinstance(kind, list | tuple):
-        numbers_or_texts = [v for v in kind if isinstance(v, plain) and not isinstance(v, bool)]
-        if len(numbers_or_texts) == len(kind) and len(set(kind)) > 1:
-            return
+        usable = [v for v in kind if isinstance(v, plain) and not isinstance(v, bool)]
+        if len(usable) == len(kind) and len(set(kind)) > 1:
+            are_numbers = all(isinstance(v, int | float) for v in kind)
+            return kinds.one_of(kind) if are_numbers else Literal[tuple(kind)]
     elif any(kind is one for one in plain):
-        return
+        if bounds is None or kind is bool:
+            return _PLAIN[kind]
+        return Annotated[_PLAIN[kind], BeforeValidator(kinds.within(*bounds))]
     allowed = ", ".join(one.__name__ for one in plain)
     raise ConfigError(f"output {name!r} must be {allowed} or a list of values, not {kind!r}")
 
 
 @lru_cache(maxsize=256)
 def _reply(types: tuple[Any, ...], value: str, *, bounds: tuple[float, ...]) -> type[Reply]:
-    members: dict[str, Any] = {}
-    for name, kind in types:
-        if not isinstance(kind, tuple):
-            members[name] = (_PLAIN[kind], ...)
-        elif all(isinstance(v, int | float) for v in kind):
-            members[name] = (kinds.one_of(kind), ...)
-        else:
-            members[name] = (Literal[kind], ...)
-    if dict(types)[value] in (int, float):
-        low, high = bounds
-        bounded = BeforeValidator(kinds.within(low, high))
-        members[value] = (Annotated[members[value][0], bounded], ...)
+    members: dict[str, Any] = {
+        name: (_member(name, kind, bounds=bounds if name == value else None), ...)
+        for name, kind in types
+    }
     digest = hashlib.sha256(repr((types, value, bounds)).encode()).hexdigest()[:8]
     return create_model(f"Outputs_{digest}", __base__=Reply, **members)
 
@@ -367,11 +363,13 @@ class FunctionMetric(BaseMetric):
                 return score
             label = label_of(score.value, self.threshold)
             return replace(score, label=label, threshold=self.threshold)
-        value = _finite(result)
-        if value is None:  # other values are not shown, because texts may be private
-            shown = repr(result) if isinstance(result, float) else f"a {type(result).__name__}"
-            return self._failed("internal", f"it returned {shown}, which is no number")
-        return self.score_of(value)
+        with suppress(OverflowError, TypeError, ValueError):
+            value = float(result) if hasattr(result, "__float__") else math.nan
+            if math.isfinite(value):
+                return self.score_of(value)
+        # Other values are not shown, because texts may be private.
+        shown = repr(result) if isinstance(result, float) else f"a {type(result).__name__}"
+        return self._failed("internal", f"it returned {shown}, which is no number")
 
     async def _call(self, sample: Sample) -> object:
         is_async = inspect.iscoroutinefunction(_plain(self.function))
@@ -388,14 +386,6 @@ def _plain(function: Any) -> Any:
     while isinstance(function, partial):
         function = function.func
     return function
-
-
-def _finite(value: object) -> float | None:
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-        return None
-    with suppress(TypeError, ValueError, OverflowError):
-        return converted if math.isfinite(converted := float(value)) else None
-    return None
 
 
 def _described(value: Any, depth: int = 8) -> object:
