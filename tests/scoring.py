@@ -15,7 +15,7 @@ from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.tasks import Kind, Task
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import Embedder, Evaluation, Sample, Score
+from rag_eval_otel.types import Embedder, Evaluation, Replies, Sample, Score, Vectors
 
 FULL = Sample(
     question="When and where was Ada Lovelace born?",
@@ -260,3 +260,20 @@ def _no(key: object, value: object) -> Sequence[object]:
     if isinstance(value, bool):
         return NO_FLAGS
     return NO_INDEXES if key == "index" else NO_NUMBERS
+
+
+class Failing:
+    """A judge and embedder that raises ``error``, whatever it is asked."""
+
+    model = "failing"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.requests: list[Sequence[Task[Any]]] = []
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        self.requests.append(tasks)
+        raise self.error
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        raise self.error

@@ -372,33 +372,6 @@ def test_each_event_loop_has_requests_of_its_own() -> None:
     assert len(sent.texts) == 6
 
 
-TURNS = 12
-
-
-def of_turns(answer: Callable[[str], Any]) -> tuple[list[Usage], list[Any], int]:
-    with ScriptedOpenAI(lambda _: "", answer, embed_latency=0.1) as server:
-        embedder = OpenAIEmbedder("m", base_url=server.base_url, retries=0, api_key="k")
-
-        async def turns() -> tuple[list[Embed], list[Any]]:
-            fronts = [Embed(embedder, Ledger()) for _ in range(TURNS)]
-            texts = [[f"question {i}", "text " * (i + 1)] for i in range(TURNS)]
-            calls = (front(two) for front, two in zip(fronts, texts, strict=True))
-            return fronts, await asyncio.gather(*calls, return_exceptions=True)
-
-        fronts, found = asyncio.run(turns())
-        return [front.ledger.usage for front in fronts], found, len(server.requests)
-
-
-def test_shared_requests_and_their_tokens_are_counted_once() -> None:
-    """The turns' requests and tokens add up to those of the server, in fair shares."""
-    usages, found, requests = of_turns(lambda text: [float(len(text)), 1.0])
-    total = sum(usages, Usage())
-    assert all(rows.shape == (2, 2) for rows in found)
-    assert total.embedding_requests == requests < TURNS
-    assert total.embedding_tokens == sum(2 + (i + 1) for i in range(TURNS))
-    assert all(usage.embedding_tokens for usage in usages)
-
-
 class Shared:
     """Embeds texts by a shared request with a failed and a successful attempt, of 20 ms each."""
 

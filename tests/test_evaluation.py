@@ -17,7 +17,8 @@ from rag_eval_otel.metrics import metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.dataset import evaluate_dataset
-from rag_eval_otel.types import EmbedFn, Evaluation, Replies, Sample, Score, Usage, Vectors
+from rag_eval_otel.types import EmbedFn, Evaluation, Replies, Sample, Score, Usage
+from scoring import Failing
 from support import SAMPLE, answers
 
 OFFLINE: dict[str, Any] = {"judge": "lexical", "embedder": "hashing"}
@@ -109,21 +110,6 @@ def test_a_metric_that_fails_is_one_failed_score(outcome: Any, reason: str, told
     assert own.version.startswith("own/")
     assert faithfulness.status == "ok"
     assert evaluation.status == "partial"
-
-
-class Failing:
-    """Raises, whatever it is asked."""
-
-    model = "failing"
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        raise self.error
-
-    async def embed(self, texts: Sequence[str]) -> Vectors:
-        raise self.error
 
 
 @pytest.mark.parametrize(

@@ -143,28 +143,6 @@ def test_a_model_has_a_name(
     assert asked(model, **options).model == answered_as
 
 
-class VendorError(Exception):
-    """What the clients of model vendors raise: an error with an HTTP status."""
-
-    def __init__(self) -> None:
-        super().__init__("vendor says no")
-        self.status_code = 529
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"), [(VendorError(), "transport"), (ValueError(), "internal")]
-)
-def test_what_a_model_raises_has_a_reason(error: Exception, reason: str) -> None:
-    """LangChain passes on whatever the vendor's client raised; the score says what it means."""
-
-    def fail(messages: Sequence[BaseMessage]) -> AIMessage:
-        raise error
-
-    evaluation = evaluated(ScriptedChat(reply=fail))
-    assert {(score.status, score.reason) for score in evaluation.scores} == {("error", reason)}
-    assert evaluation["answer_relevancy"].detail["error"].startswith(type(error).__name__)
-
-
 def test_a_model_that_stalls_is_given_up() -> None:
     """A chat model without a timeout of its own cannot hold a score up for ever."""
     go_on = threading.Event()

@@ -32,12 +32,7 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIClient, OpenAIJudge, SchemaMode
-from rag_eval_otel.judge.tasks import (
-    Rating,
-    Reply,
-    Statements,
-    Task,
-)
+from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
 from rag_eval_otel.metrics import metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.providers import PROVIDERS

@@ -80,10 +80,7 @@ CASES = [
     ),
     *(
         case(
-            StatementContextRelevance(),
-            value,
-            {"relevant_contexts": {"numbers": numbers}},
-            **facts,
+            StatementContextRelevance(), value, {"relevant_contexts": {"numbers": numbers}}, **facts
         )
         for numbers, value, facts in (
             ([2], 1, {"relevant_contexts": [2]}),

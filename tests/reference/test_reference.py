@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rag_eval_otel.metrics import METRICS
-from reference.counts import Counts, count
 from reference.metrics import FAMILIES, heading, names_of
 from reference.pages import FOLDER, PAGES
 
@@ -34,21 +33,3 @@ def test_every_metric_is_on_the_page_once() -> None:
     names = [name for module, rows in FAMILIES for name in names_of(module, rows)]
     assert sorted(names) == list(METRICS)
     assert all(0 < len(heading(module)) < 80 for module, _ in FAMILIES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "fused", "single"),
-    [
-        ("default", 2, 6),
-        ("dual", 4, 9),
-        ("online", 3, 15),
-        ("reference", 4, 21),
-        ("retrieval", 0, 0),
-    ],
-)
-def test_requests_of_a_set(name: str, fused: int, single: int) -> None:
-    """The sets take the requests that are promised for four contexts and three sub-questions."""
-    counted: list[Counts] = [count([name], share_requests=shares) for shares in (True, False)]
-    assert [counts.requests for counts in counted] == [fused, single]
-    assert all(score.status == "ok" for counts in counted for score in counts.scores)
