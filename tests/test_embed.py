@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from apps.fakes import WordEmbeddings
 from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
+from rag_eval_otel import errors
 from rag_eval_otel.config import Limit
 from rag_eval_otel.embed import (
     Batches,
@@ -25,13 +26,6 @@ from rag_eval_otel.embed import (
     LangChainEmbedder,
     OpenAIEmbedder,
     cosine,
-)
-from rag_eval_otel.errors import (
-    JudgeError,
-    JudgeRequestError,
-    JudgeTimeoutError,
-    JudgeTransportError,
-    UnparsableReplyError,
 )
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.usage import Ledger, attempt, current_scope, deadline_after, scope
@@ -192,7 +186,7 @@ def test_openai_rows_are_put_in_order() -> None:
 )
 def test_openai_rows_that_are_none(body: Any) -> None:
     """What does not hold one vector per text is an unparsable reply, whatever is wrong with it."""
-    with pytest.raises(UnparsableReplyError):
+    with pytest.raises(errors.UnparsableReplyError):
         embedded(lambda _: HttpReply(body=body), "a", "b")
 
 
@@ -235,7 +229,7 @@ class Shaped:
 @pytest.mark.parametrize("rows", [[], [[1.0]], [1.0, 2.0], [[[1.0]], [[1.0]]], None])
 def test_rows_of_another_shape_are_refused(rows: Any) -> None:
     """An embedder that does not give one row per text fails, instead of shifting rows."""
-    with pytest.raises(UnparsableReplyError, match="for 2 texts"):
+    with pytest.raises(errors.UnparsableReplyError, match="for 2 texts"):
         asyncio.run(Embed(Shaped(rows))(["a", "b"]))
 
 
@@ -307,14 +301,16 @@ def test_a_full_request_does_not_wait() -> None:
     assert sent.at[1:] == pytest.approx([0.008, 0.01, 0.01])
 
 
-def server_error(status: int) -> JudgeTransportError:
-    error = JudgeTransportError(f"HTTP {status}")
+def server_error(status: int) -> errors.JudgeTransportError:
+    error = errors.JudgeTransportError(f"HTTP {status}")
     error.status = status
     return error
 
 
-@pytest.mark.parametrize("refusal", [JudgeRequestError("HTTP 400"), server_error(500)], ids=str)
-def test_a_text_that_is_refused_fails_only_its_caller(refusal: JudgeError) -> None:
+@pytest.mark.parametrize(
+    "refusal", [errors.JudgeRequestError("HTTP 400"), server_error(500)], ids=str
+)
+def test_a_text_that_is_refused_fails_only_its_caller(refusal: errors.JudgeError) -> None:
     """The texts of each caller are sent alone; later requests stay as large."""
     sent = Sent(lambda texts: refusal if "bad" in texts else None)
     others = [(0.001, text) for text in "bcdefg"]
@@ -327,7 +323,7 @@ def test_an_outage_is_not_multiplied() -> None:
     """All callers get the error, and their texts are not sent again."""
     sent = Sent(lambda texts: None if "a" in texts else server_error(503))
     found = all_of(sent, (0.0, "a"), *[(0.001, text) for text in "bcdefghi"])
-    assert found == [[[1.0]], *[JudgeTransportError] * 8]
+    assert found == [[[1.0]], *[errors.JudgeTransportError] * 8]
     assert len(sent.texts) == 2
 
 
@@ -408,7 +404,7 @@ class Shared:
             for i in late:
                 fronts[i].cancel()
             found = await asyncio.gather(*calls, return_exceptions=True)
-            assert all(isinstance(found[i], JudgeTimeoutError) for i in late)
+            assert all(isinstance(found[i], errors.JudgeTimeoutError) for i in late)
             return [front.ledger.usage for front in fronts]
 
         return run_virtually(turns)

@@ -8,16 +8,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rag_eval_otel import metrics as m
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import AskLike
-from rag_eval_otel.metrics import (
-    METRICS,
-    Faithfulness,
-    StatementFaithfulness,
-    metric_names,
-    resolve_metrics,
-)
 from rag_eval_otel.types import EmbedFn, Sample, Score
 from scoring import evaluated
 from support import install
@@ -45,8 +39,8 @@ ON_SPANS = {
 
 def test_metrics_sets_and_objects_may_be_mixed() -> None:
     """The order is that in which they were asked for."""
-    wanted = ["mrr", Own(), "default", StatementFaithfulness()]
-    assert [metric.name for metric in resolve_metrics(wanted)] == [
+    wanted = ["mrr", Own(), "default", m.StatementFaithfulness()]
+    assert [metric.name for metric in m.resolve_metrics(wanted)] == [
         *("mrr", "own", "answer_relevancy", "context_relevance", "faithfulness"),
         *("response_groundedness", "statement_faithfulness"),
     ]
@@ -54,7 +48,7 @@ def test_metrics_sets_and_objects_may_be_mixed() -> None:
 
 def test_a_lone_name_is_a_name() -> None:
     """One name that was not put in a list is not read letter by letter."""
-    assert resolve_metrics("faithfulness") == (Faithfulness(),)
+    assert m.resolve_metrics("faithfulness") == (m.Faithfulness(),)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +59,7 @@ def test_a_lone_name_is_a_name() -> None:
         (["onlin"], "did you mean 'online'?"),
         (["mrr", "mrr"], r"metrics named twice: mrr; give each its own name=..."),
         ([], "no metrics; name at least one, or 'default'"),
-        ([Faithfulness], r"Faithfulness is a class; pass Faithfulness\(\)"),
+        ([m.Faithfulness], r"Faithfulness is a class; pass Faithfulness\(\)"),
         ([5], "5 is no metric: it has no name, needs, measure"),
         ([None], "None is no metric"),
         ([Own(name="My own")], "a metric can't be named 'My own'; use a-z, 0-9 and _, and none of"),
@@ -82,7 +76,7 @@ def test_a_lone_name_is_a_name() -> None:
 def test_what_cannot_be_resolved(wanted: Any, told: str) -> None:
     """The error says what there is, or what to pass instead."""
     with pytest.raises(ConfigError, match=told):
-        resolve_metrics(wanted)
+        m.resolve_metrics(wanted)
 
 
 MODULE = """
@@ -130,11 +124,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.mark.usefixtures("installed")
 def test_a_metric_of_another_package_is_used_by_name() -> None:
     """What a package registers stands beside ours, in the list and in an evaluation."""
-    assert metric_names()[: len(METRICS)] == tuple(METRICS)
-    assert {"politeness", "brevity"} <= set(metric_names())
+    assert m.metric_names()[: len(m.METRICS)] == tuple(m.METRICS)
+    assert {"politeness", "brevity"} <= set(m.metric_names())
     score = evaluated(["politeness", "mrr"], answer="Yes please.").scores[0]
     assert (score.name, score.value) == ("politeness", 1)
-    assert resolve_metrics(["brevity"])[0].needs == {"question", "answer"}
+    assert m.resolve_metrics(["brevity"])[0].needs == {"question", "answer"}
 
 
 @pytest.mark.usefixtures("installed")
@@ -151,5 +145,5 @@ def test_a_metric_of_another_package_is_used_by_name() -> None:
 def test_a_package_that_is_broken(name: str, told: str) -> None:
     """The error names the entry point, and the others go on working."""
     with pytest.raises(ConfigError, match=told):
-        resolve_metrics([name])
-    assert resolve_metrics(["politeness"])
+        m.resolve_metrics([name])
+    assert m.resolve_metrics(["politeness"])

@@ -13,23 +13,6 @@ from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge import lexical as words
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.lexical import (
-    MAX_CHARACTERS,
-    LexicalJudge,
-    Passages,
-    claims_of,
-    coverage,
-    evades,
-    features,
-    keys_of,
-    read,
-    relevancy,
-    reverse_questions,
-    sentences,
-    similarity,
-    terms,
-    within_limit,
-)
 from rag_eval_otel.judge.tasks import Kind, Rating, Statements, Task
 from support import benchmark
 
@@ -47,7 +30,7 @@ TEXT = ODD | st.sampled_from([QUESTION, *CONTEXTS, GOOD, WRONG, "I don't know.",
 
 
 def reply(task: Task[Any]) -> Any:
-    return asyncio.run(LexicalJudge().reply([task])).parts[0]
+    return asyncio.run(words.LexicalJudge().reply([task])).parts[0]
 
 
 def verdicts(*statements: str, contexts: tuple[str, ...] = CONTEXTS) -> list[int]:
@@ -96,7 +79,7 @@ def every_task(question: str, answer: str, contexts: tuple[str, ...]) -> list[Ta
 def test_what_takes_reading_is_declined(own: Kind[Any]) -> None:
     """A task with instructions gets an error that names it, and leaves the others alone."""
     asked = [own.task({"answer": GOOD}), questions.statements(QUESTION, GOOD)]
-    first, second = asyncio.run(LexicalJudge().reply(asked)).parts
+    first, second = asyncio.run(words.LexicalJudge().reply(asked)).parts
     assert isinstance(first, UnparsableReplyError)
     assert f"cannot answer {own.prompt!r}" in str(first)
     assert isinstance(second, Statements)
@@ -256,7 +239,7 @@ def test_every_task_is_answered_for_any_text(
 ) -> None:
     """Replies fit their task's model, and are the same every time."""
     asked = every_task(question, answer, contexts)
-    first, again = (asyncio.run(LexicalJudge().reply(asked)).parts for _ in range(2))
+    first, again = (asyncio.run(words.LexicalJudge().reply(asked)).parts for _ in range(2))
     assert first == again
     for task, part in zip(asked, first, strict=True):
         assert isinstance(part, task.reply)
@@ -324,7 +307,7 @@ def test_the_length_of_an_answer_is_bounded(block: str, length: int) -> None:
     """Of a longer answer than it reads, the judge says so; a context may be ten times as long."""
     answer, context = (block * (size // len(block)) for size in (length, 100_000))
     sample = Sample(question="Who wrote?", contexts=[context], answer=answer)
-    found = asyncio.run(aevaluate(sample, judge=LexicalJudge(), embedder="hashing"))
+    found = asyncio.run(aevaluate(sample, judge=words.LexicalJudge(), embedder="hashing"))
     assert (found["faithfulness"].reason == "too_long") == (length > words.MAX)
     assert found["context_relevance"].value is not None
 
@@ -359,7 +342,7 @@ PROSE = st.lists(
 )
 def test_text_falls_into_sentences(text: str, expected: list[str]) -> None:
     """Sentences end at the marks of any script, semicolons and lines, but not within numbers."""
-    assert sentences(text) == expected
+    assert words.sentences(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -378,7 +361,7 @@ def test_text_falls_into_sentences(text: str, expected: list[str]) -> None:
 )
 def test_spellings_of_one_thing_agree(one: str, other: str) -> None:
     """Forms of a word, and numbers in any script, are compared by what they mean."""
-    assert keys_of(one) <= keys_of(other) or keys_of(other) <= keys_of(one)
+    assert words.keys_of(one) <= words.keys_of(other) or words.keys_of(other) <= words.keys_of(one)
 
 
 @pytest.mark.parametrize(
@@ -386,22 +369,24 @@ def test_spellings_of_one_thing_agree(one: str, other: str) -> None:
 )
 def test_different_numbers_stay_different(one: str, other: str) -> None:
     """A number has no forms: it is equal or not."""
-    assert keys_of(one) != keys_of(other)
+    assert words.keys_of(one) != words.keys_of(other)
 
 
 def test_words_of_any_script_are_whole() -> None:
     """Vowel signs belong to their word; scripts without spaces are compared by pairs."""
-    assert [term.text for term in terms("नमस्ते दुनिया")] == ["नमस्ते", "दुनिया"]
-    assert [term.text for term in terms("วันลา")] == ["วั", "ัน", "นล", "ลา"]
-    assert " ".join(term.text for term in terms("雨が降る。 2 days")) == "雨が が降 降る 2 days"
+    assert [term.text for term in words.terms("नमस्ते दुनिया")] == ["नमस्ते", "दुनिया"]
+    assert [term.text for term in words.terms("วันลา")] == ["วั", "ัน", "นล", "ลา"]
+    assert (
+        " ".join(term.text for term in words.terms("雨が降る。 2 days")) == "雨が が降 降る 2 days"
+    )
 
 
 def test_reading_stops_at_the_limit() -> None:
     """However much is handed in, only so many characters are read."""
-    text = "word " * MAX_CHARACTERS
-    assert sum(map(len, within_limit([text, text]))) == MAX_CHARACTERS
-    assert len(terms(text)) == MAX_CHARACTERS // 5
-    assert len(terms("\ufdfa" * MAX_CHARACTERS)) < MAX_CHARACTERS
+    text = "word " * words.MAX_CHARACTERS
+    assert sum(map(len, words.within_limit([text, text]))) == words.MAX_CHARACTERS
+    assert len(words.terms(text)) == words.MAX_CHARACTERS // 5
+    assert len(words.terms("\ufdfa" * words.MAX_CHARACTERS)) < words.MAX_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -419,10 +404,10 @@ def test_reading_stops_at_the_limit() -> None:
 )
 def test_what_an_answer_claims(answer: str, claims: list[str] | None) -> None:
     """A clause that only evades is left out; what says little goes with its neighbour."""
-    found = claims_of(answer)
+    found = words.claims_of(answer)
     if claims is None:
         assert " ".join(found) == answer
-        assert len(found) < len(sentences(answer)) or len(found) == 1
+        assert len(found) < len(words.sentences(answer)) or len(found) == 1
     else:
         assert found == claims
 
@@ -439,7 +424,7 @@ def test_what_an_answer_claims(answer: str, claims: list[str] | None) -> None:
 )
 def test_what_backs_a_claim_less(better: str, worse: str) -> None:
     """A missing word, number or negation, words of several sentences, or in another order."""
-    passages = Passages([LEAVE])
+    passages = words.Passages([LEAVE])
     assert passages.probability(better) == pytest.approx(1)
     assert passages.probability(worse) < passages.probability(better)
 
@@ -472,7 +457,7 @@ def test_what_backs_a_claim_less(better: str, worse: str) -> None:
 )
 def test_a_question_asks_for_a_kind(question: str, kind: str | None) -> None:
     """The question word tells, and after "what" the noun; other texts ask for nothing."""
-    assert read(question)[0] == kind
+    assert words.read(question)[0] == kind
 
 
 def test_a_context_is_rated_by_the_words_of_the_question() -> None:
@@ -484,25 +469,25 @@ def test_a_context_is_rated_by_the_words_of_the_question() -> None:
         "The office has 3 doors.",
         "Larks sing.",
     )
-    found = [coverage(question, text) for text in texts]
+    found = [words.coverage(question, text) for text in texts]
     assert found == sorted(found, reverse=True)
     assert found[0] > 0.75
     assert found[-1] == 0
-    assert coverage("Is it so?", "It is so.") > 0.5
+    assert words.coverage("Is it so?", "It is so.") > 0.5
 
 
 @given(ODD | PROSE, ODD)
 def test_any_text_can_be_read_and_rated(question: str, answer: str) -> None:
     """No text makes them raise, nothing is empty, shares are shares, features have length 1."""
-    assert all(map(str.strip, sentences(question)))
-    assert all(term.key for term in terms(question))
-    assert all(map(str.strip, claims_of(question, question=question)))
-    assert not evades(question) or len(claims_of(question)) <= 1  # a mere question back
-    assert len(reverse_questions(answer)) in {0, 3}
-    for one in (similarity, relevancy, coverage):
+    assert all(map(str.strip, words.sentences(question)))
+    assert all(term.key for term in words.terms(question))
+    assert all(map(str.strip, words.claims_of(question, question=question)))
+    assert not words.evades(question) or len(words.claims_of(question)) <= 1  # a mere question back
+    assert len(words.reverse_questions(answer)) in {0, 3}
+    for one in (words.similarity, words.relevancy, words.coverage):
         assert 0 <= one(question, answer) <= 1
-    squares = sum(weight**2 for weight in features(question).values())
-    assert squares == pytest.approx(1) or not features(question)
+    squares = sum(weight**2 for weight in words.features(question).values())
+    assert squares == pytest.approx(1) or not words.features(question)
 
 
 QUALITY, MAKE = benchmark("offline_judge"), benchmark("make")

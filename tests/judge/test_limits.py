@@ -11,16 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rag_eval_otel.errors import (
-    JudgeAuthError,
-    JudgeError,
-    JudgeRateLimitError,
-    JudgeRequestError,
-    JudgeTimeoutError,
-    JudgeTransportError,
-    JudgeUnavailableError,
-    UnparsableReplyError,
-)
+from rag_eval_otel import errors
 from rag_eval_otel.judge.limits import Breaker, Endpoint, Limits, Outcome, outcome_of, retry_after
 from rag_eval_otel.judge.usage import deadline_after, scope
 from virtual_time import run_virtually
@@ -30,8 +21,8 @@ LIVE = Limits(failures=5, patience=10.0, concurrency=16)
 OPENING = Limits(failures=3)
 
 
-def refusal(after: float | None = None) -> JudgeRateLimitError:
-    error = JudgeRateLimitError("HTTP 429")
+def refusal(after: float | None = None) -> errors.JudgeRateLimitError:
+    error = errors.JudgeRateLimitError("HTTP 429")
     error.retry_after = after
     return error
 
@@ -65,7 +56,7 @@ class Server:
     async def ask(self, **options: Any) -> str | Exception:
         try:
             return await self.endpoint.call(self.reply, **options)
-        except (JudgeError, RuntimeError) as error:
+        except (errors.JudgeError, RuntimeError) as error:
             return error
 
     async def ask_many(self, number: int, every: float = 0.0) -> list[str | Exception]:
@@ -95,9 +86,9 @@ def kinds(results: list[str | Exception]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "error", [JudgeTransportError("500"), JudgeTimeoutError("slow"), refusal()]
+    "error", [errors.JudgeTransportError("500"), errors.JudgeTimeoutError("slow"), refusal()]
 )
-def test_a_passing_failure_is_retried(error: JudgeError) -> None:
+def test_a_passing_failure_is_retried(error: errors.JudgeError) -> None:
     """One failure is not noticed, and the retry is counted."""
     failures = [error]
     result, server = run(lambda s: s.ask(), lambda _: failures.pop() if failures else None)
@@ -106,7 +97,8 @@ def test_a_passing_failure_is_retried(error: JudgeError) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [JudgeAuthError, JudgeRequestError, UnparsableReplyError, RuntimeError]
+    "kind",
+    [errors.JudgeAuthError, errors.JudgeRequestError, errors.UnparsableReplyError, RuntimeError],
 )
 def test_other_failures_are_not_retried(kind: type[Exception]) -> None:
     """The same request would fail again."""
@@ -116,8 +108,8 @@ def test_other_failures_are_not_retried(kind: type[Exception]) -> None:
 
 def test_retries_end_after_their_number_with_growing_back_offs() -> None:
     """Four attempts; the pauses are at most 0.5, 1 and 2 s."""
-    result, server = run(lambda s: s.ask(), lambda _: JudgeTransportError("500"))
-    assert isinstance(result, JudgeTransportError)
+    result, server = run(lambda s: s.ask(), lambda _: errors.JudgeTransportError("500"))
+    assert isinstance(result, errors.JudgeTransportError)
     assert len(server.at) == 4
     waits = [later - at - 0.1 for at, later in pairwise(server.at)]
     assert all(0 <= wait <= most for wait, most in zip(waits, (0.5, 1.0, 2.0), strict=True))
@@ -130,8 +122,8 @@ def test_no_retry_sleeps_past_the_deadline() -> None:
         with scope(deadline=deadline_after(0.11, clock=server.clock)):
             return await server.ask(), server.clock()
 
-    (result, now), server = run(use, lambda _: JudgeTransportError("500"))
-    assert isinstance(result, JudgeTransportError)
+    (result, now), server = run(use, lambda _: errors.JudgeTransportError("500"))
+    assert isinstance(result, errors.JudgeTransportError)
     assert (len(server.at), now) == (1, pytest.approx(0.1))
 
 
@@ -160,7 +152,7 @@ def test_random_failures_cost_few_turns(
         return await turns(server, 300, at_once)
 
     found, server = run(
-        use, lambda _: JudgeTransportError("500") if draw.random() < share else None
+        use, lambda _: errors.JudgeTransportError("500") if draw.random() < share else None
     )
     assert found.count(True) >= least * 300
     assert server.endpoint.state.retries <= 600
@@ -178,7 +170,7 @@ def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(
             if now >= 1200:
                 return None
             (probes if server.endpoint.state.breaker == "open" else before).append(now)
-            return JudgeTransportError("500")
+            return errors.JudgeTransportError("500")
 
         server.outcome = outcome
         found = await turns(server, number, at_once)
@@ -271,7 +263,12 @@ def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [JudgeTransportError("down"), JudgeTimeoutError("hangs"), RuntimeError("of a library")]
+    "error",
+    [
+        errors.JudgeTransportError("down"),
+        errors.JudgeTimeoutError("hangs"),
+        RuntimeError("of a library"),
+    ],
 )
 def test_an_outage_costs_five_failures_in_a_row(error: Exception) -> None:
     """One request after the other: five are sent, then probes, and the error says why."""
@@ -282,7 +279,7 @@ def test_an_outage_costs_five_failures_in_a_row(error: Exception) -> None:
     results, server = run(use, lambda _: error)
     pauses = [later - at for at, later in pairwise(server.at[5:])]
     assert [round(pause) for pause in pauses] == [1, 2, 4, 8], "the next one comes too late"
-    assert isinstance(results[-1], JudgeUnavailableError)
+    assert isinstance(results[-1], errors.JudgeUnavailableError)
     assert results[-1].requests == 0
     assert "failed in a row; next try in" in str(results[-1])
 
@@ -296,7 +293,7 @@ def test_a_probe_that_succeeds_lets_all_through() -> None:
 
     limits = Limits(retries=0, failures=5, concurrency=40)
     results, server = run(
-        use, lambda now: JudgeTransportError("down") if now < 0.1 else None, limits
+        use, lambda now: errors.JudgeTransportError("down") if now < 0.1 else None, limits
     )
     assert results == ["fine"] * 40
     probe, *others = server.at[5:]
@@ -315,7 +312,7 @@ def test_nobody_waits_for_a_probe_with_a_wrong_key() -> None:
             await asyncio.sleep(1)
         return found
 
-    results, server = run(use, lambda now: JudgeAuthError("401") if now < 20 else None)
+    results, server = run(use, lambda now: errors.JudgeAuthError("401") if now < 20 else None)
     assert len([at for at in server.at if at < 20]) == 1
     assert 27 <= server.at[1] <= 31
     assert kinds(results) == {"JudgeAuthError", "JudgeUnavailableError", "fine"}
@@ -336,9 +333,9 @@ def test_a_request_that_waits_for_a_probe_in_vain_says_so() -> None:
 
     limits = Limits(retries=0, failures=5, timeout=None)
     (result, now), _ = run(
-        use, lambda now: JudgeTransportError("down") if now < 1 else None, limits
+        use, lambda now: errors.JudgeTransportError("down") if now < 1 else None, limits
     )
-    assert isinstance(result, JudgeUnavailableError)
+    assert isinstance(result, errors.JudgeUnavailableError)
     assert 20.9 < now < 21.1
 
 
@@ -397,7 +394,7 @@ def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
     async def use(server: Server) -> None:
         for _ in range(2):
-            server.outcome = lambda _: JudgeTransportError("HTTP 500: sk-secret")
+            server.outcome = lambda _: errors.JudgeTransportError("HTTP 500: sk-secret")
             await server.ask_many(10)
             await asyncio.sleep(40)
             server.outcome = lambda _: None
@@ -436,7 +433,7 @@ def test_a_request_that_gets_no_slot_in_time_is_not_sent() -> None:
         return late, await server.ask()
 
     (late, after), server = run(use, limits=Limits(concurrency=1, patience=10.0))
-    assert isinstance(late, JudgeTimeoutError)
+    assert isinstance(late, errors.JudgeTimeoutError)
     assert late.requests == 0
     assert "not sent" in str(late)
     assert (after, server.endpoint.state.in_flight) == ("fine", 0)
@@ -446,7 +443,7 @@ def test_a_request_that_gets_no_slot_in_time_is_not_sent() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_begins_anew() -> None:
     """The parent's open breaker and its requests under way are not the child's."""
-    _, server = run(lambda s: s.ask_many(20), lambda _: JudgeTransportError("down"))
+    _, server = run(lambda s: s.ask_many(20), lambda _: errors.JudgeTransportError("down"))
     assert server.endpoint.state.breaker == "open"
     pid = os.fork()
     if pid == 0:
@@ -555,7 +552,7 @@ def test_the_log_is_written_without_the_lock_of_the_endpoint(
         monkeypatch.setattr(server.endpoint._log, "write", look)  # noqa: SLF001
         await server.ask_many(5)
 
-    run(use, lambda _: JudgeAuthError("401"))
+    run(use, lambda _: errors.JudgeAuthError("401"))
     assert found == [True]
     assert not [record for record in caplog.records if record.name == "rag_eval_otel"]
 

@@ -16,15 +16,7 @@ import pytest
 import questions
 from rag_eval_otel import LexicalJudge, LocalJudge, aevaluate
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
-from rag_eval_otel.judge.tasks import (
-    JUDGED_STATEMENTS,
-    RELEVANT_CONTEXTS,
-    RESPONSE_SUPPORTED,
-    SUPPORTED,
-    USEFUL_FOR_ANSWER,
-    VERDICTS,
-    Task,
-)
+from rag_eval_otel.judge import tasks
 from support import SAMPLE
 
 NLI = ("contradiction", "entailment", "neutral")
@@ -94,7 +86,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> type[Encoder]:
     return Mine
 
 
-def replied(judge: LocalJudge, *tasks: Task[Any]) -> list[Any]:
+def replied(judge: LocalJudge, *tasks: tasks.Task[Any]) -> list[Any]:
     return list(asyncio.run(judge.reply(tasks)).parts)
 
 
@@ -102,8 +94,8 @@ def calls_of(judge: LocalJudge) -> list[Any]:
     return judge._support._model.calls  # type: ignore[no-any-return]  # noqa: SLF001
 
 
-def verdicts(*claims: str, contexts: Sequence[str] = CONTEXTS) -> Task[Any]:
-    return VERDICTS.task({"contexts": contexts, "statements": claims})
+def verdicts(*claims: str, contexts: Sequence[str] = CONTEXTS) -> tasks.Task[Any]:
+    return tasks.VERDICTS.task({"contexts": contexts, "statements": claims})
 
 
 def test_verdicts_carry_probabilities(library: type[Encoder]) -> None:
@@ -133,11 +125,11 @@ def test_every_question_of_its_own(library: type[Encoder]) -> None:
     judge = LocalJudge("an/nli")
     supported, judged, decided, useful, relevant, rated = replied(
         judge,
-        SUPPORTED.task(sentences),
-        JUDGED_STATEMENTS.task(shown),
-        RESPONSE_SUPPORTED.task(shown),
-        USEFUL_FOR_ANSWER.task({**shown, "context": CONTEXTS[0]}),
-        RELEVANT_CONTEXTS.task(shown),
+        tasks.SUPPORTED.task(sentences),
+        tasks.JUDGED_STATEMENTS.task(shown),
+        tasks.RESPONSE_SUPPORTED.task(shown),
+        tasks.USEFUL_FOR_ANSWER.task({**shown, "context": CONTEXTS[0]}),
+        tasks.RELEVANT_CONTEXTS.task(shown),
         questions.context_relevance("Albert Einstein born 1879", CONTEXTS, voice=1),
     )
     assert [one.verdict for one in supported.verdicts] == [1, 0, 2]

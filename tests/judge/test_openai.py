@@ -13,23 +13,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import openai
 import pytest
 
 import questions
 from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel import errors
 from rag_eval_otel.embed import OpenAIEmbedder
-from rag_eval_otel.errors import (
-    JudgeAuthError,
-    JudgeError,
-    JudgeRateLimitError,
-    JudgeRequestError,
-    JudgeTimeoutError,
-    JudgeTransportError,
-    UnparsableReplyError,
-)
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.openai import OpenAIClient, OpenAIJudge, SchemaMode
 from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
@@ -38,6 +30,8 @@ from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.providers import PROVIDERS
 from rag_eval_otel.types import Replies, Sample, Score
 from support import GOOD, good_parts, in_turn, names_asked, text_asked
+
+T = TypeVar("T", bound=errors.JudgeError)
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 SAMPLE = Sample(
@@ -70,7 +64,9 @@ def completion(message: object, **more: object) -> HttpReply:
     return HttpReply(body={"choices": [{"index": 0, "message": message, **more}, other]})
 
 
-def failing(reply: object, kind: type[JudgeError], **options: Any) -> tuple[JudgeError, int]:
+def failing(
+    reply: object, kind: type[errors.JudgeError], **options: Any
+) -> tuple[errors.JudgeError, int]:
     with ScriptedOpenAI(lambda _: reply) as server:
         with pytest.raises(kind) as failure:
             asyncio.run(judge_of(server, **options).reply([CONTEXT]))
@@ -104,7 +100,7 @@ def test_a_key_is_never_shown() -> None:
     """Printing names the model only; an error says that a character of the key is wrong."""
     assert repr(OpenAIJudge("gpt-x", api_key="sk-secret")) == "OpenAIJudge('gpt-x')"
     assert repr(OpenAIEmbedder("small", api_key="sk-secret")) == "OpenAIEmbedder('small')"
-    error, requests = failing(GOOD, JudgeRequestError, api_key="sk-s\N{EN DASH}ecret")
+    error, requests = failing(GOOD, errors.JudgeRequestError, api_key="sk-s\N{EN DASH}ecret")
     assert "stray character" in str(error)
     assert "ecret" not in "".join(traceback.format_exception(error))
     assert requests == 0
@@ -115,7 +111,7 @@ def test_a_key_is_never_shown() -> None:
 )
 def test_a_request_that_is_refused_for_good(message: str) -> None:
     """What can't be left out, or is refused without it too, ends as a bad request."""
-    error, requests = failing(refused(message), JudgeRequestError)
+    error, requests = failing(refused(message), errors.JudgeRequestError)
     assert error.reason == "bad_request"
     assert requests <= 4
 
@@ -167,11 +163,11 @@ def test_a_format_refused_in_any_words(
 
 def test_no_message_of_a_server_is_passed_on() -> None:
     """The error has the status, and which options of the request the message names."""
-    error, _ = failing(HttpReply(status=422, body=FASTAPI), JudgeRequestError)
+    error, _ = failing(HttpReply(status=422, body=FASTAPI), errors.JudgeRequestError)
     assert str(error) == "HTTP 422: the server refused the request"
     assert getattr(error, "named", None) == {"response_format"}
     message = HttpReply(status=400, body={"detail": "sk-secret is no key"})
-    error, _ = failing(message, JudgeRequestError)
+    error, _ = failing(message, errors.JudgeRequestError)
     assert "sk-secret" not in f"{error!r} {error.__dict__} {error.__cause__}"
 
 
@@ -180,7 +176,7 @@ def test_a_refusal_of_one_text_changes_nothing() -> None:
 
     async def use(judge: OpenAIJudge) -> Replies:
         await judge.reply([CONTEXT])
-        with pytest.raises(JudgeRequestError):
+        with pytest.raises(errors.JudgeRequestError):
             await judge.reply([CONTEXT])
         return await judge.reply([CONTEXT])
 
@@ -197,7 +193,7 @@ def test_a_model_that_refuses_everything_is_not_asked_thrice_for_ever() -> None:
 
     async def use(judge: OpenAIJudge) -> None:
         for _ in range(10):
-            with pytest.raises(JudgeRequestError):
+            with pytest.raises(errors.JudgeRequestError):
                 await judge.reply([CONTEXT])
 
     with ScriptedOpenAI(lambda _: refused("no model")) as server:
@@ -244,18 +240,18 @@ def test_thoughts_are_no_reply(content: object) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, JudgeRequestError),
-        (401, JudgeAuthError),
-        (403, JudgeAuthError),
-        (404, JudgeRequestError),
-        (408, JudgeTimeoutError),
-        (422, JudgeRequestError),
-        (429, JudgeRateLimitError),
-        (500, JudgeTransportError),
-        (503, JudgeTransportError),
+        (400, errors.JudgeRequestError),
+        (401, errors.JudgeAuthError),
+        (403, errors.JudgeAuthError),
+        (404, errors.JudgeRequestError),
+        (408, errors.JudgeTimeoutError),
+        (422, errors.JudgeRequestError),
+        (429, errors.JudgeRateLimitError),
+        (500, errors.JudgeTransportError),
+        (503, errors.JudgeTransportError),
     ],
 )
-def test_a_status_has_its_error(status: int, kind: type[JudgeError]) -> None:
+def test_a_status_has_its_error(status: int, kind: type[errors.JudgeError]) -> None:
     """The error says the status and, in short, what the server said."""
     error, _ = failing(refused("no " * 1000, status), kind)
     assert str(error).startswith(f"HTTP {status}: ")
@@ -265,7 +261,7 @@ def test_a_status_has_its_error(status: int, kind: type[JudgeError]) -> None:
 def test_an_address_with_a_password_is_not_shown() -> None:
     """Nobody listens there, which is a transport error, as without a password."""
     judge = OpenAIJudge("m", base_url="http://user:secret@127.0.0.1:9/v1", api_key="k", retries=0)
-    with pytest.raises(JudgeTransportError) as error:
+    with pytest.raises(errors.JudgeTransportError) as error:
         asyncio.run(judge.reply([CONTEXT]))
     assert "secret" not in f"{error.value} {judge!r} {judge.endpoint.title}"
 
@@ -288,7 +284,7 @@ def test_an_address_with_a_password_is_not_shown() -> None:
 )
 def test_a_body_without_a_message_is_unparsable(body: str | bytes) -> None:
     """Whatever a gateway returns with status 200, it is an unparsable reply and no crash."""
-    error, _ = failing(HttpReply(body=body), UnparsableReplyError)
+    error, _ = failing(HttpReply(body=body), errors.UnparsableReplyError)
     assert error.reason == "unparsable"
 
 
@@ -306,7 +302,7 @@ def test_a_body_without_a_message_is_unparsable(body: str | bytes) -> None:
 def test_a_message_without_a_reply_is_unparsable(message: dict[str, object]) -> None:
     """A refusal, prose or nothing fails the parts, which may then be asked again."""
     replies, _ = asked(lambda _: completion(message), *GROUP)
-    assert [type(part) for part in replies.parts] == [UnparsableReplyError] * 3
+    assert [type(part) for part in replies.parts] == [errors.UnparsableReplyError] * 3
 
 
 def test_a_client_of_the_users_own_is_used() -> None:
@@ -437,7 +433,7 @@ def test_a_reply_without_end_is_refused_while_it_comes(head: str, chunk: bytes) 
     """About a megabyte is read, however the server sends it; the reply is unusable."""
     with endless(head, chunk) as (address, sent):
         judge = OpenAIJudge("m", base_url=address, api_key="sk-secret", retries=3)
-        with pytest.raises(UnparsableReplyError, match="larger than"):
+        with pytest.raises(errors.UnparsableReplyError, match="larger than"):
             asyncio.run(judge.reply([CONTEXT]))
         state = judge.endpoint.state
     assert sent[0] < 30_000_000, "the rest is in the buffers of the sockets"
@@ -453,7 +449,7 @@ def test_embeddings_may_be_larger_by_the_number_of_texts() -> None:
         assert rows.shape == (20, 30_000)
     with endless("Content-Type: application/json", CHUNK) as (address, _):
         embedder = OpenAIEmbedder("m", base_url=address, api_key="sk-secret")
-        with pytest.raises(UnparsableReplyError, match="larger than 1,256,000 bytes"):
+        with pytest.raises(errors.UnparsableReplyError, match="larger than 1,256,000 bytes"):
             asyncio.run(embedder.embed(["a"]))
 
 
@@ -631,7 +627,7 @@ def test_texts_follow_no_redirect() -> None:
     """A server that names another address gets an error; nothing is sent there."""
     with ScriptedOpenAI(lambda _: "yes") as other:
         elsewhere = {"location": f"{other.base_url}/chat/completions"}
-        with pytest.raises(JudgeError):
+        with pytest.raises(errors.JudgeError):
             sent(lambda _: HttpReply(status=307, headers=elsewhere))
         assert not other.requests
 
@@ -641,13 +637,16 @@ def test_texts_follow_no_redirect() -> None:
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (HttpReply(status=500), JudgeTransportError),
-        (HttpReply(delay=60), JudgeTimeoutError),
-        (HttpReply(body='{"choices"', headers={"Content-Length": "1000"}), JudgeTransportError),
-        (HttpReply(body="x" * 1_000_001), UnparsableReplyError),
+        (HttpReply(status=500), errors.JudgeTransportError),
+        (HttpReply(delay=60), errors.JudgeTimeoutError),
+        (
+            HttpReply(body='{"choices"', headers={"Content-Length": "1000"}),
+            errors.JudgeTransportError,
+        ),
+        (HttpReply(body="x" * 1_000_001), errors.UnparsableReplyError),
     ],
 )
-def test_failures_have_their_kind(reply: HttpReply, kind: type[JudgeError]) -> None:
+def test_failures_have_their_kind(reply: HttpReply, kind: type[errors.JudgeError]) -> None:
     """An error, a reply that does not come, one that breaks off, and one that is too large."""
     with pytest.raises(kind):
         sent(lambda _: reply, timeout=0.5 if reply.delay else 30)
@@ -659,7 +658,7 @@ def test_a_refused_connection_is_not_a_timeout() -> None:
     with ScriptedOpenAI(lambda _: "") as server:
         url = server.base_url
     client = client_of(url)
-    with pytest.raises(JudgeTransportError, match=r"127\.0\.0\.1:\d+: Connection error"):
+    with pytest.raises(errors.JudgeTransportError, match=r"127\.0\.0\.1:\d+: Connection error"):
         asyncio.run(client.post(*REQUEST))
 
 
@@ -669,7 +668,7 @@ def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/bundle.pem")
     client = client_of("http://127.0.0.1:9")
     with pytest.raises(
-        JudgeTransportError, match=r"check SSL_CERT_FILE and SSL_CERT_DIR: .*No such"
+        errors.JudgeTransportError, match=r"check SSL_CERT_FILE and SSL_CERT_DIR: .*No such"
     ):
         asyncio.run(client.open())
 

@@ -16,21 +16,6 @@ import questions
 from properties import json_values
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.tasks import (
-    Accuracy,
-    FivePoint,
-    Kind,
-    Rating,
-    Reply,
-    Task,
-    TwoMarks,
-    UnitRating,
-    check_examples,
-    example_of,
-    grade_on,
-    may_share,
-    most_tokens,
-)
 from rag_eval_otel.judge.wire import compose, prompt_text, reply_schema
 from rag_eval_otel.metrics import METRICS
 from scoring import GOOD, spoilt
@@ -45,47 +30,49 @@ JUDGED = questions.judged_statements(Q, A, C)
 
 def test_one_name_stands_for_one_text() -> None:
     """Tasks about different texts of the same name do not share a request."""
-    assert not may_share(STATEMENTS, questions.statements(Q, "Another answer."))
-    assert not may_share(VERDICTS, questions.verdicts(C, ["Something else."]))
+    assert not kinds.may_share(STATEMENTS, questions.statements(Q, "Another answer."))
+    assert not kinds.may_share(VERDICTS, questions.verdicts(C, ["Something else."]))
 
 
-ALL: dict[str, Kind[Any]] = {
+ALL: dict[str, kinds.Kind[Any]] = {
     kind.prompt: kind
     for one in (*vars(kinds).values(), METRICS["rubric"]().asks)
     for kind in (one if isinstance(one, tuple) else (one,))
-    if isinstance(kind, Kind)
+    if isinstance(kind, kinds.Kind)
 }
 every = pytest.mark.parametrize("kind", ALL.values(), ids=lambda kind: kind.prompt)
 
 
-def own(name: str, *inputs: str) -> Task[Any]:
-    kind = Kind(prompt=f"custom_{name}", reply=Rating, inputs=inputs, instructions="Is it?")
+def own(name: str, *inputs: str) -> kinds.Task[Any]:
+    kind = kinds.Kind(
+        prompt=f"custom_{name}", reply=kinds.Rating, inputs=inputs, instructions="Is it?"
+    )
     return kind.task(dict.fromkeys(inputs, A))
 
 
 def test_a_text_of_the_users_own_is_seen_by_nobody_else() -> None:
     """Nobody knows whether it gives the right answer away."""
     shown = own("x", "answer", "gold")
-    assert not may_share(shown, STATEMENTS)
-    assert not may_share(shown, own("y", "answer"))
-    assert may_share(shown, own("y", "answer", "gold"))
-    assert may_share(own("x", "answer"), STATEMENTS)
+    assert not kinds.may_share(shown, STATEMENTS)
+    assert not kinds.may_share(shown, own("y", "answer"))
+    assert kinds.may_share(shown, own("y", "answer", "gold"))
+    assert kinds.may_share(own("x", "answer"), STATEMENTS)
 
 
 @pytest.mark.parametrize("name", ["statements", "questions", "sub_questions", "intent", "context"])
 def test_a_name_of_ours_says_nothing_of_the_users_text(name: str) -> None:
     """What is called intent in a metric of somebody's own need not come from the question."""
     assert own("x", name).shows == {name}
-    assert not may_share(own("x", name), STATEMENTS)
+    assert not kinds.may_share(own("x", name), STATEMENTS)
 
 
 def test_contexts_one_by_one_share_a_request() -> None:
     """Of all names that stands for two texts, the context alone is one of a list."""
     shown = {"question": Q, "answer": A}
     one, other = (kinds.USEFUL_FOR_ANSWER.task({**shown, "context": c}) for c in C)
-    assert may_share(one, other)
-    assert may_share(one, JUDGED)
-    assert not may_share(one, questions.statements("Another question?", A))
+    assert kinds.may_share(one, other)
+    assert kinds.may_share(one, JUDGED)
+    assert not kinds.may_share(one, questions.statements("Another question?", A))
 
 
 SHOWN: dict[str, Any] = {"question": Q, "answer": A}
@@ -94,7 +81,7 @@ GIVEN: dict[str, Any] = {"inputs": SHOWN, "outputs": {"statements": ["It is so."
 
 def test_an_example_is_kept_as_it_was_given() -> None:
     """Inputs in the order of the kind, the reply as JSON, letters as they are."""
-    example = example_of(kinds.STATEMENTS, {**GIVEN, "inputs": {"answer": A, "question": Q}})
+    example = kinds.example_of(kinds.STATEMENTS, {**GIVEN, "inputs": {"answer": A, "question": Q}})
     assert example is not None
     assert example.inputs == (("question", Q), ("answer", A))
     assert example.outputs == '{"statements": ["It is so.", "Thänks."]}'
@@ -104,17 +91,17 @@ def test_tasks_with_other_examples_are_other_questions() -> None:
     """Examples are part of a question; two that differ in them alone travel apart."""
     taught = kinds.STATEMENTS.task(SHOWN, examples=[GIVEN])
     assert taught != STATEMENTS
-    assert not may_share(taught, STATEMENTS)
-    assert may_share(taught, JUDGED)
+    assert not kinds.may_share(taught, STATEMENTS)
+    assert kinds.may_share(taught, JUDGED)
     assert taught == kinds.STATEMENTS.task(SHOWN, examples=[GIVEN])
     assert hash(taught) == hash(kinds.STATEMENTS.task(SHOWN, examples=[GIVEN]))
 
 
 def test_an_example_that_fits_nothing_is_refused_with_the_forms() -> None:
     """The error counts the example and says the form for each question of the metric."""
-    check_examples("m", [GIVEN], [kinds.STATEMENTS, kinds.VERDICTS])
+    kinds.check_examples("m", [GIVEN], [kinds.STATEMENTS, kinds.VERDICTS])
     with pytest.raises(ConfigError) as refused:
-        check_examples("m", [GIVEN, {"inputs": SHOWN}], [kinds.STATEMENTS, kinds.VERDICTS])
+        kinds.check_examples("m", [GIVEN, {"inputs": SHOWN}], [kinds.STATEMENTS, kinds.VERDICTS])
     assert str(refused.value) == (
         "examples[1] of m must be {'inputs': ..., 'outputs': ...} with "
         "inputs ['question', 'answer'] with outputs ['statements']; or "
@@ -128,13 +115,13 @@ JSON = json_values("inputs", "outputs", "question", "answer", "statements")
 @given(JSON | st.fixed_dictionaries({"inputs": JSON, "outputs": JSON}))
 def test_whatever_is_given_as_an_example(given_example: Any) -> None:
     """It can be shown, or it is none: nothing raises."""
-    example = example_of(kinds.STATEMENTS, given_example)
+    example = kinds.example_of(kinds.STATEMENTS, given_example)
     if example is not None:
         assert set(dict(example.inputs)) <= {"question", "answer"}
 
 
 @every
-def test_every_member_is_required_and_checked(kind: Kind[Any]) -> None:
+def test_every_member_is_required_and_checked(kind: kinds.Kind[Any]) -> None:
     """Off the scale, of another type, null or missing: refused. Further members are not shown."""
     reply: Any = GOOD[kind.prompt](task(kind))
     for more in ({}, {"confidence": 1}):
@@ -150,11 +137,12 @@ def test_every_member_is_required_and_checked(kind: Kind[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "low", "high"), [(Rating, 0, 2), (UnitRating, 0, 1), (FivePoint, 1, 5)]
+    ("reply", "low", "high"),
+    [(kinds.Rating, 0, 2), (kinds.UnitRating, 0, 1), (kinds.FivePoint, 1, 5)],
 )
-def test_both_ends_are_on_the_scale(reply: type[Reply], low: float, high: float) -> None:
+def test_both_ends_are_on_the_scale(reply: type[kinds.Reply], low: float, high: float) -> None:
     """The ends of a scale count, also as 2.0, and what is a hair beyond them does not."""
-    inside = () if reply is Rating else (math.nextafter(low, 9), math.nextafter(high, 0))
+    inside = () if reply is kinds.Rating else (math.nextafter(low, 9), math.nextafter(high, 0))
     for rating in (low, float(high), (low + high) / 2, *inside):
         assert reply.model_validate({"rating": rating}).model_dump()["rating"] == rating
     for rating in (math.nextafter(low, -9), math.nextafter(high, 9)):
@@ -164,7 +152,7 @@ def test_both_ends_are_on_the_scale(reply: type[Reply], low: float, high: float)
 
 def test_a_refusal_quotes_little() -> None:
     """What a judge is told of its reply does not grow with the reply."""
-    for reply in (Rating, TwoMarks, UnitRating):
+    for reply in (kinds.Rating, kinds.TwoMarks, kinds.UnitRating):
         (name, *_) = reply.model_fields
         with pytest.raises(ValidationError) as refused:
             reply.model_validate({name: "7" * 10_000, "sufficiency": 1})
@@ -174,7 +162,13 @@ def test_a_refusal_quotes_little() -> None:
 @pytest.mark.parametrize("number", [10**400, -(10**400), 10**4000])
 def test_an_integer_too_large_for_a_float(number: int) -> None:
     """JSON's integers know no bounds; ours do."""
-    for reply in (Rating, Accuracy, UnitRating, FivePoint, grade_on(0, 1)):
+    for reply in (
+        kinds.Rating,
+        kinds.Accuracy,
+        kinds.UnitRating,
+        kinds.FivePoint,
+        kinds.grade_on(0, 1),
+    ):
         with pytest.raises(ValidationError):
             reply.model_validate({"rating": number})
 
@@ -188,13 +182,13 @@ def test_an_integer_too_large_for_a_float(number: int) -> None:
 )
 def test_the_schema_lists_the_levels(levels: tuple[float, ...], schema: dict[str, Any]) -> None:
     """A server that keeps to the schema cannot leave the scale."""
-    rating = grade_on(*levels).model_json_schema()["properties"]["rating"]
+    rating = kinds.grade_on(*levels).model_json_schema()["properties"]["rating"]
     assert {key: rating[key] for key in schema} == schema
     assert json.loads(json.dumps(rating["enum"])) == schema["enum"]
 
 
 @every
-def test_a_prompt_is_short_and_names_its_members(kind: Kind[Any]) -> None:
+def test_a_prompt_is_short_and_names_its_members(kind: kinds.Kind[Any]) -> None:
     """Names in backticks are members of the reply or names of the material; the text is short."""
     text = prompt_text(kind.prompt)
     assert len(text) < 500
@@ -204,7 +198,7 @@ def test_a_prompt_is_short_and_names_its_members(kind: Kind[Any]) -> None:
 
 
 @every
-def test_what_a_judge_has_to_decide_is_named(kind: Kind[Any]) -> None:
+def test_what_a_judge_has_to_decide_is_named(kind: kinds.Kind[Any]) -> None:
     """Each number of a reply with several members is named in the prompt, with its meaning."""
     text = prompt_text(kind.prompt)
     assert [
@@ -226,30 +220,32 @@ def test_the_reference_is_seen_by_no_question_that_does_not_show_it() -> None:
     """What knows the right answer never shares a request with what must judge without it."""
     for one, other in PAIRS:
         if ("reference" in one.inputs) != ("reference" in other.inputs):
-            assert not may_share(task(one), task(other)), (one.prompt, other.prompt)
+            assert not kinds.may_share(task(one), task(other)), (one.prompt, other.prompt)
 
 
 @pytest.mark.parametrize("name", ["rubric", "guidelines"])
 def test_rules_of_the_users_are_seen_by_no_other_question(name: str) -> None:
     """A rubric may say what the right answer is; so may a guideline."""
     (kind,) = (kind for kind in ALL.values() if name in kind.inputs)
-    assert not [k.prompt for k in ALL.values() if k is not kind and may_share(task(kind), task(k))]
+    assert not [
+        k.prompt for k in ALL.values() if k is not kind and kinds.may_share(task(kind), task(k))
+    ]
 
 
 def test_a_reverse_question_is_drawn_from_the_answer_alone() -> None:
     """Nothing that shows question or contexts may be in the same request."""
     for other in ALL.values():
         if other is not kinds.REVERSE_QUESTION:
-            assert not may_share(task(kinds.REVERSE_QUESTION), task(other))
+            assert not kinds.may_share(task(kinds.REVERSE_QUESTION), task(other))
 
 
 @pytest.mark.parametrize(
     "voices", [kinds.CONTEXT_RELEVANCE, kinds.GROUNDEDNESS, kinds.ACCURACY], ids=str
 )
-def test_two_voices_are_two_requests(voices: tuple[Kind[Any], ...]) -> None:
+def test_two_voices_are_two_requests(voices: tuple[kinds.Kind[Any], ...]) -> None:
     """Two judges that are to be independent do not answer in one reply."""
     one, other = voices
-    assert not may_share(task(one), task(other))
+    assert not kinds.may_share(task(one), task(other))
     assert (one.voice, other.voice) == (1, 2)
     assert prompt_text(one.prompt) != prompt_text(other.prompt)
     assert one.family == other.family
@@ -264,7 +260,7 @@ def test_the_rest_may_travel_together() -> None:
         and kind is not kinds.REVERSE_QUESTION
         and kind.voice != 2
     ]
-    assert all(may_share(one, other) for one, other in combinations(shared, 2))
+    assert all(kinds.may_share(one, other) for one, other in combinations(shared, 2))
     request = compose(shared)
     assert set(request.schema["properties"]) == {task.prompt for task in shared}
     assert len({task.prompt for task in shared}) == len(shared)
@@ -275,8 +271,8 @@ def test_the_rest_may_travel_together() -> None:
 def test_more_texts_and_reasons_allow_longer_replies() -> None:
     """Each judged text counts, reasons triple the limit, and prompts of users have none."""
     verdicts = questions.verdicts(["One."], ["A.", "B."])
-    assert most_tokens([verdicts]) == 1024 + 2 * 64
-    assert most_tokens([replace(verdicts, reasons="on")]) == 3 * (1024 + 2 * 64)
-    assert most_tokens([questions.statements("Q", "x" * 100_000)]) == 16_384
-    own = Kind(prompt="mine", reply=Rating, inputs=("answer",), instructions="Rate it.")
-    assert most_tokens([verdicts, own.task({"answer": "A"})]) is None
+    assert kinds.most_tokens([verdicts]) == 1024 + 2 * 64
+    assert kinds.most_tokens([replace(verdicts, reasons="on")]) == 3 * (1024 + 2 * 64)
+    assert kinds.most_tokens([questions.statements("Q", "x" * 100_000)]) == 16_384
+    own = kinds.Kind(prompt="mine", reply=kinds.Rating, inputs=("answer",), instructions="Rate it.")
+    assert kinds.most_tokens([verdicts, own.task({"answer": "A"})]) is None

@@ -11,16 +11,9 @@ from typing import Any
 import pytest
 
 from openai_server import HttpReply, ScriptedOpenAI, estimate_tokens
-from rag_eval_otel import Sample, aevaluate
+from rag_eval_otel import Sample, aevaluate, errors
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import OpenAIEmbedder
-from rag_eval_otel.errors import (
-    BudgetSpentError,
-    JudgeRateLimitError,
-    JudgeTimeoutError,
-    JudgeTransportError,
-    UnparsableReplyError,
-)
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.judge.models import ProtectedModel
@@ -185,7 +178,7 @@ def meter_of(one: Budget) -> Meter:
 async def metered(one: Budget, *attempts: Usage | BaseException) -> Meter:
     async with meter_of(one) as meter:
         for result in attempts:
-            with suppress(JudgeTimeoutError, OSError):
+            with suppress(errors.JudgeTimeoutError, OSError):
                 async with attempt() as made:
                     if isinstance(result, BaseException):
                         raise result
@@ -200,7 +193,7 @@ def test_each_attempt_counts() -> None:
     meter = asyncio.run(metered(one, OSError(), OSError(), tokens))
     assert meter.usage == Usage(judge_requests=3, prompt_tokens=7, completion_tokens=2)
     assert dict(one.left()) == {one.limits[0]: 7}
-    with pytest.raises(BudgetSpentError):
+    with pytest.raises(errors.BudgetSpentError):
         asyncio.run(metered(small, OSError(), OSError(), tokens))
     assert dict(small.left()) == {small.limits[0]: 0}
 
@@ -208,11 +201,11 @@ def test_each_attempt_counts() -> None:
 def test_a_judge_that_counts_no_attempts_is_believed() -> None:
     """The usage in its replies counts; a request that it does not send costs nothing."""
     one = budget("10 requests/minute, 10k tokens/minute")
-    unsent = JudgeTimeoutError("no place in time")
+    unsent = errors.JudgeTimeoutError("no place in time")
     unsent.requests = 0
 
     async def asked(usage: Usage | None, error: Exception | None = None) -> Usage:
-        with suppress(JudgeTimeoutError):
+        with suppress(errors.JudgeTimeoutError):
             async with meter_of(one) as meter:
                 if usage is not None:
                     meter.tell(usage)
@@ -250,10 +243,10 @@ def test_a_judge_that_names_no_tokens_is_estimated(named: Usage) -> None:
 @pytest.mark.parametrize(
     ("error", "tokens"),
     [
-        (JudgeRateLimitError("slow down"), 0),
-        (JudgeTransportError("down"), 0),
-        (UnparsableReplyError("the reply is not JSON"), 356),
-        (JudgeTimeoutError("no reply in time"), 356),
+        (errors.JudgeRateLimitError("slow down"), 0),
+        (errors.JudgeTransportError("down"), 0),
+        (errors.UnparsableReplyError("the reply is not JSON"), 356),
+        (errors.JudgeTimeoutError("no reply in time"), 356),
         (ValueError("a defect in the judge"), 356),
     ],
 )

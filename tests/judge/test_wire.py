@@ -22,14 +22,6 @@ from rag_eval_otel import Sample, aevaluate, instrument
 from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.tasks import (
-    GROUNDEDNESS,
-    Rating,
-    ReverseQuestion,
-    Statements,
-    Task,
-    Useful,
-)
 from rag_eval_otel.judge.wire import clipped, compose, load_prompts, prompt_text, read_parts
 from rag_eval_otel.tools import evaluate_dataset
 from rag_eval_otel.types import Evaluation
@@ -43,11 +35,11 @@ CONTEXT, GROUNDED = (
 )
 STATEMENTS = questions.statements(Q, A)
 DRAWS = [questions.reverse_question(A, draw=i) for i in range(3)]
-MIXED: list[Task[Any]] = [CONTEXT, STATEMENTS, GROUNDED]
-GROUPS: list[list[Task[Any]]] = [[CONTEXT], [STATEMENTS], DRAWS, MIXED]
+MIXED: list[kinds.Task[Any]] = [CONTEXT, STATEMENTS, GROUNDED]
+GROUPS: list[list[kinds.Task[Any]]] = [[CONTEXT], [STATEMENTS], DRAWS, MIXED]
 
 
-def replied(group: Sequence[Task[Any]]) -> dict[str, object]:
+def replied(group: Sequence[kinds.Task[Any]]) -> dict[str, object]:
     several = {"reverse_question": DRAWINGS} if group == DRAWS else {}
     return {
         name: {**GOOD, **several}[name] for name in dict.fromkeys(task.prompt for task in group)
@@ -62,7 +54,7 @@ CODE = "c0de"
 """What marks the texts, where a test wants to know it."""
 
 
-def sent(*group: Task[Any]) -> str:
+def sent(*group: kinds.Task[Any]) -> str:
     return compose(group, code=lambda: CODE).user
 
 
@@ -149,7 +141,7 @@ SUPPORTED = kinds.SUPPORTED.task({"question": Q, "contexts": C, "sentences": ["A
     ids=["rating", "list", "drawings", "objects"],
 )
 def test_a_reply_says_no_more_than_it_must(
-    group: list[Task[Any]], short: str, reasoned: str
+    group: list[kinds.Task[Any]], short: str, reasoned: str
 ) -> None:
     """No numbers of entries, no names of only members, and reasons only where they are wanted."""
     assert f"\n\nReply: {short}\n\n" in sent(*group)
@@ -165,7 +157,7 @@ def test_a_complaint_is_passed_on() -> None:
     assert told in sent(again)
 
 
-def useful(*contexts: str, question: str = Q) -> list[Task[Any]]:
+def useful(*contexts: str, question: str = Q) -> list[kinds.Task[Any]]:
     shown = {"question": question, "answer": A}
     return [kinds.USEFUL_FOR_ANSWER.task({**shown, "context": one}) for one in contexts]
 
@@ -244,7 +236,7 @@ def test_no_lone_surrogate_is_sent() -> None:
         "{{}} {}",
     ],
 )
-def test_a_reply_is_found_in_what_surrounds_it(group: list[Task[Any]], wrapped: str) -> None:
+def test_a_reply_is_found_in_what_surrounds_it(group: list[kinds.Task[Any]], wrapped: str) -> None:
     """Code fences, thoughts and courtesies around the object do no harm."""
     text = wrapped.format(json.dumps(replied(group)))
     assert kinds_of(read_parts(text, group)) == [task.reply for task in group]
@@ -261,7 +253,7 @@ def test_a_reply_is_found_in_what_surrounds_it(group: list[Task[Any]], wrapped: 
 )
 def test_a_task_whose_member_has_its_name(text: str) -> None:
     """A judge that writes a name once, where task and member share it, is understood."""
-    assert read_parts(text, [STATEMENTS]) == (Statements(statements=["a", "b"]),)
+    assert read_parts(text, [STATEMENTS]) == (kinds.Statements(statements=["a", "b"]),)
 
 
 @pytest.mark.parametrize("left", [3, 5, 12])
@@ -270,16 +262,16 @@ def test_a_reply_cut_off_keeps_what_was_whole(left: int) -> None:
     text = json.dumps(replied(MIXED))
     third = text.index('"groundedness_1"') + len('"groundedness_1"')
     parts = read_parts(text[: third + left], MIXED)
-    assert kinds_of(parts) == [Rating, Statements, UnparsableReplyError]
+    assert kinds_of(parts) == [kinds.Rating, kinds.Statements, UnparsableReplyError]
 
 
 def test_fewer_drawings_than_were_asked_for() -> None:
     """Those that are there count; of one text, the others are missing."""
     three = {"question": ["When?", "Since?"], "noncommittal": 0}
     parts = read_parts(json.dumps(three), DRAWS)
-    assert kinds_of(parts) == [ReverseQuestion, ReverseQuestion, UnparsableReplyError]
+    assert kinds_of(parts) == [kinds.ReverseQuestion, kinds.ReverseQuestion, UnparsableReplyError]
     lone = read_parts('{"question": "When?", "noncommittal": 1}', DRAWS)
-    assert kinds_of(lone) == [ReverseQuestion, UnparsableReplyError, UnparsableReplyError]
+    assert kinds_of(lone) == [kinds.ReverseQuestion, UnparsableReplyError, UnparsableReplyError]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +304,10 @@ def test_entries_without_numbers_must_be_complete(reply: list[int]) -> None:
 def test_a_list_of_contexts_must_be_complete() -> None:
     """Flags on contexts belong to them by place."""
     group = useful("One.", "Two.")
-    assert kinds_of(read_parts('{"useful_for_answer": [1, 0]}', group)) == [Useful, Useful]
+    assert kinds_of(read_parts('{"useful_for_answer": [1, 0]}', group)) == [
+        kinds.Useful,
+        kinds.Useful,
+    ]
     assert kinds_of(read_parts('{"useful_for_answer": [1]}', group)) == [UnparsableReplyError] * 2
     assert kinds_of(read_parts('{"useful_for_answer": 1}', group)) == [UnparsableReplyError] * 2
 
@@ -349,7 +344,7 @@ def test_each_part_is_checked_alone(broken: object, told: str) -> None:
     """A part of the wrong type is refused, saying why, and the others are kept."""
     text = json.dumps({**replied(MIXED), "context_relevance_1": broken})
     parts = read_parts(text, MIXED)
-    assert kinds_of(parts) == [UnparsableReplyError, Statements, Rating]
+    assert kinds_of(parts) == [UnparsableReplyError, kinds.Statements, kinds.Rating]
     assert told in str(parts[0])
 
 
@@ -393,7 +388,7 @@ JSON = json_values("rating", "statements", "groundedness_1", "x")
     st.text() | st.lists(FRAGMENTS | st.text(max_size=3)).map("".join) | JSON.map(json.dumps),
     st.sampled_from(GROUPS),
 )
-def test_whatever_a_judge_says_is_read(text: str, group: list[Task[Any]]) -> None:
+def test_whatever_a_judge_says_is_read(text: str, group: list[kinds.Task[Any]]) -> None:
     """No text makes reading fail; each part is a valid reply, or says why there is none."""
     parts = read_parts(text, group)
     assert len(parts) == len(group)
@@ -509,7 +504,7 @@ def test_a_text_without_sentences_is_cut_between_words(text: str, kept: str) -> 
 def test_a_judge_is_told_what_was_cut() -> None:
     """The note follows each cut text in the prompt."""
     sample, cut = clipped(Sample(answer=FACT * 10, contexts=[FACT * 10, "Short."]), 100)
-    task = GROUNDEDNESS[0].task({"answer": sample.answer, "contexts": sample.context_texts})
+    task = kinds.GROUNDEDNESS[0].task({"answer": sample.answer, "contexts": sample.context_texts})
     shown = compose([task]).user
     assert cut == {"answer": 225, "contexts": 225}
     assert shown.count("France.\n[... 225 characters cut]\n") == 2

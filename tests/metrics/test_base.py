@@ -10,24 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from properties import examples
+from rag_eval_otel import metrics as m
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.evaluation import definition_of
 from rag_eval_otel.judge.tasks import Kind
 from rag_eval_otel.judge.wire import compose
-from rag_eval_otel.metrics import (
-    METRIC_SETS,
-    METRICS,
-    AnswerCorrectness,
-    AnswerRelevancy,
-    CrossEncoderSimilarity,
-    Guideline,
-    LLMMetric,
-    MultiMethodRelevancy,
-    Rubric,
-    SemanticSimilarity,
-    StatementContextRelevance,
-    metric,
-)
 from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Score
@@ -45,8 +32,8 @@ from scoring import (
     told,
 )
 
-JUDGED = sorted(name for name, make in METRICS.items() if kinds_of(make()))
-UNJUDGED = sorted(set(METRICS) - set(JUDGED))
+JUDGED = sorted(name for name, make in m.METRICS.items() if kinds_of(make()))
+UNJUDGED = sorted(set(m.METRICS) - set(JUDGED))
 
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -58,7 +45,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 """Where the range is not [0, 1]."""
 
-each = pytest.mark.parametrize("name", METRICS)
+each = pytest.mark.parametrize("name", m.METRICS)
 judged = pytest.mark.parametrize("name", JUDGED)
 SEEDS = st.integers(0, 10**9)
 
@@ -72,7 +59,7 @@ def example(kind: Kind[Any]) -> dict[str, Any]:
 @each
 def test_a_sample_that_has_everything_is_scored(name: str) -> None:
     """With good replies every metric gives a number, without a remark, under its own name."""
-    score = score_of(METRICS[name]())
+    score = score_of(m.METRICS[name]())
     assert (score.name, score.status, score.reason) == (name, "ok", None)
 
 
@@ -82,7 +69,7 @@ def test_a_sample_that_has_everything_is_scored(name: str) -> None:
 @given(seed=SEEDS)
 def test_a_number_is_within_bounds_fused_or_not(name: str, failures: float, seed: int) -> None:
     """Whatever valid replies come, a number is finite, in range, and the same if not fused."""
-    one = METRICS[name]()
+    one = m.METRICS[name]()
     score = score_of(one, AnyJudge(seed, failures=failures))
     low, high = BOUNDS.get(name, (0, 1))
     assert score.reason != "internal", score.detail
@@ -94,27 +81,27 @@ def test_a_number_is_within_bounds_fused_or_not(name: str, failures: float, seed
     assert apart.detail == score.detail
 
 
-@pytest.mark.parametrize("name", METRIC_SETS)
+@pytest.mark.parametrize("name", m.METRIC_SETS)
 @examples(20)
 @given(seed=SEEDS, failures=st.sampled_from([0.0, 0.2]))
 def test_a_set_has_the_scores_of_its_metrics(name: str, seed: int, failures: float) -> None:
     """Alone or together, fused or not: equal replies give equal scores."""
     together = evaluated([name], AnyJudge(seed, failures=failures)).scores
     apart = evaluated([name], AnyJudge(seed, failures=failures), share_requests=False).scores
-    alone = [score_of(m, AnyJudge(seed, failures=failures)) for m in METRIC_SETS[name]()]
+    alone = [score_of(m, AnyJudge(seed, failures=failures)) for m in m.METRIC_SETS[name]()]
     assert [told(s) for s in together] == [told(s) for s in apart] == [told(s) for s in alone]
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(METRICS) - {"context_precision", "context_utilization"})
+    "name", sorted(set(m.METRICS) - {"context_precision", "context_utilization"})
 )
 @examples(10)
 @given(seed=SEEDS, data=st.data())
 def test_the_order_of_contexts_does_not_count(name: str, seed: int, data: st.DataObject) -> None:
     """Apart from the metrics of rank, the arithmetic does not look at the order of contexts."""
     order = data.draw(st.permutations(FULL.contexts))
-    other = score_of(METRICS[name](), AnyJudge(seed), contexts=order)
-    assert told(other) == told(score_of(METRICS[name](), AnyJudge(seed)))
+    other = score_of(m.METRICS[name](), AnyJudge(seed), contexts=order)
+    assert told(other) == told(score_of(m.METRICS[name](), AnyJudge(seed)))
 
 
 MISSING: Mapping[str, tuple[str, tuple[Any, ...]]] = {
@@ -141,7 +128,7 @@ OPTIONAL = {
 @each
 def test_what_is_missing_is_named(name: str) -> None:
     """Without a text it needs, a metric gives 0 or nothing, says why, and asks no judge in vain."""
-    metric: Any = METRICS[name]()
+    metric: Any = m.METRICS[name]()
     for field, (reason, values) in MISSING.items():
         for value in values:
             judge = FakeJudge(script())
@@ -158,7 +145,7 @@ def test_what_is_missing_is_named(name: str) -> None:
 def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportError | None) -> None:
     """An outage is an error, nonsense is undefined; neither is ever a number."""
     judge = FakeJudge(lambda _: error)
-    score = score_of(METRICS[name](), judge)
+    score = score_of(m.METRICS[name](), judge)
     if name in UNJUDGED:
         assert (score.status, judge.requests) == ("ok", [])
     else:
@@ -169,13 +156,13 @@ def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportErro
 @pytest.mark.parametrize("name", sorted(set(JUDGED) - {"multi_method_relevancy"}))
 def test_a_reply_off_the_scale_is_asked_again_and_is_no_number(name: str) -> None:
     """Off the scale, a boolean, a string, null, no number at all: asked twice, then undefined."""
-    kinds = kinds_of(METRICS[name]())
+    kinds = kinds_of(m.METRICS[name]())
     refused = [
         (kind.prompt, bad) for kind in kinds for bad in spoilt(GOOD[kind.prompt](task_of(kind)))
     ]
     for prompt, reply in refused:
         judge = FakeJudge(script(**{prompt: reply}))
-        score = score_of(METRICS[name](), judge)
+        score = score_of(m.METRICS[name](), judge)
         asked = [task for one in judge.requests for task in one if task.prompt == prompt]
         if name == "answer_accuracy":  # the other judge's rating is left
             assert score.reason == "partial"
@@ -187,7 +174,7 @@ def test_a_reply_off_the_scale_is_asked_again_and_is_no_number(name: str) -> Non
 @each
 def test_the_threshold_labels(name: str) -> None:
     """What reaches the threshold passes; without a threshold there is no label."""
-    make: Any = METRICS[name]
+    make: Any = m.METRICS[name]
     value = score_of(make()).value
     assert value is not None
     labels = [score_of(make(threshold=t)).label for t in (None, value, math.nextafter(value, 9))]
@@ -209,20 +196,20 @@ def test_the_threshold_labels(name: str) -> None:
 def test_an_unknown_choice_is_refused(name: str, option: str, value: object) -> None:
     """A misspelt choice is an error that names the choices, not another measurement."""
     with pytest.raises(ConfigError, match=rf"^{option} of \w+ must be one of \(.*\), not "):
-        metric(name, **{option: value})
+        m.metric(name, **{option: value})
 
 
 @each
 def test_an_unknown_option_is_refused(name: str) -> None:
     """The error names the metric and the option."""
     with pytest.raises(ConfigError, match=rf"the metric '{name}' cannot be made: .*'colour'"):
-        metric(name, colour="red")
+        m.metric(name, colour="red")
 
 
 @judged
 def test_examples_are_shown_as_they_were_given(name: str) -> None:
     """An example of each kind of question a metric puts is in its prompt, and in no other."""
-    make: Any = METRICS[name]
+    make: Any = m.METRICS[name]
     given = [example(kind) for kind in kinds_of(make())]
     judge = FakeJudge(script())
     assert score_of(make(examples=given), judge, share_requests=False).status == "ok"
@@ -252,7 +239,7 @@ SPOILS: tuple[Any, ...] = (
 @judged
 def test_an_example_of_another_form_is_refused(name: str) -> None:
     """What could not be shown is said at once, with the form that an example has."""
-    make: Any = METRICS[name]
+    make: Any = m.METRICS[name]
     good = example(kinds_of(make())[0])
     form = rf"^examples\[1\] of {name} must be {{'inputs': ..., 'outputs': ...}} with inputs \["
     for spoil in SPOILS:
@@ -267,7 +254,7 @@ def version(metric: Metric, *, model: str = "m") -> str:
 @each
 def test_a_version_is_that_of_the_definition(name: str) -> None:
     """Equal metrics have one version; a label does not change it, a name not its hash."""
-    make: Any = METRICS[name]
+    make: Any = m.METRICS[name]
     assert version(make()) == version(make())
     assert version(make(threshold=0.123)) == version(make())
     assert version(make(name="x")).partition("/")[2] == version(make()).partition("/")[2]
@@ -278,34 +265,37 @@ def test_a_version_is_that_of_the_definition(name: str) -> None:
 @judged
 def test_examples_are_part_of_the_version(name: str) -> None:
     """A judge that is shown examples measures something else."""
-    make: Any = METRICS[name]
+    make: Any = m.METRICS[name]
     assert version(make(examples=[example(kinds_of(make())[0])])) != version(make())
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (AnswerRelevancy(), AnswerRelevancy(strictness=4)),
-        (MultiMethodRelevancy(), MultiMethodRelevancy(weights={"direct": 1})),
-        (metric("context_relevance"), metric("context_relevance", judges=2)),
-        (metric("context_relevance"), metric("context_relevance", rating="logprobs")),
-        (StatementContextRelevance(), StatementContextRelevance(rule="proportion")),
-        (AnswerCorrectness(), AnswerCorrectness(beta=2.0)),
-        (AnswerCorrectness(), AnswerCorrectness(weights=(1, 0))),
-        (SemanticSimilarity(), SemanticSimilarity(mode="euclidean")),
-        (SemanticSimilarity(), SemanticSimilarity(rule="threshold")),
-        (SemanticSimilarity(rule="threshold"), SemanticSimilarity(rule="threshold", threshold=0.9)),
-        (Rubric(), Rubric(levels={0: "No.", 1: "Yes."})),
-        (Rubric(), Rubric(inputs=("answer",))),
-        (Guideline(), Guideline(guidelines="Be brief.")),
-        (metric("hit_rate"), metric("hit_rate", k=3)),
+        (m.AnswerRelevancy(), m.AnswerRelevancy(strictness=4)),
+        (m.MultiMethodRelevancy(), m.MultiMethodRelevancy(weights={"direct": 1})),
+        (m.metric("context_relevance"), m.metric("context_relevance", judges=2)),
+        (m.metric("context_relevance"), m.metric("context_relevance", rating="logprobs")),
+        (m.StatementContextRelevance(), m.StatementContextRelevance(rule="proportion")),
+        (m.AnswerCorrectness(), m.AnswerCorrectness(beta=2.0)),
+        (m.AnswerCorrectness(), m.AnswerCorrectness(weights=(1, 0))),
+        (m.SemanticSimilarity(), m.SemanticSimilarity(mode="euclidean")),
+        (m.SemanticSimilarity(), m.SemanticSimilarity(rule="threshold")),
+        *(
+            (m.SemanticSimilarity(rule="threshold"), other)
+            for other in [m.SemanticSimilarity(rule="threshold", threshold=0.9)]
+        ),
+        (m.Rubric(), m.Rubric(levels={0: "No.", 1: "Yes."})),
+        (m.Rubric(), m.Rubric(inputs=("answer",))),
+        (m.Guideline(), m.Guideline(guidelines="Be brief.")),
+        (m.metric("hit_rate"), m.metric("hit_rate", k=3)),
         (
-            LLMMetric(name="a", instructions="Is it kind?"),
-            LLMMetric(name="a", instructions="Is it rude?"),
+            m.LLMMetric(name="a", instructions="Is it kind?"),
+            m.LLMMetric(name="a", instructions="Is it rude?"),
         ),
         (
-            LLMMetric(name="a", instructions="Is it kind?"),
-            LLMMetric(name="a", instructions="Is it kind?", bounds=(0, 2)),
+            m.LLMMetric(name="a", instructions="Is it kind?"),
+            m.LLMMetric(name="a", instructions="Is it kind?", bounds=(0, 2)),
         ),
     ],
 )
@@ -316,7 +306,7 @@ def test_parameters_are_part_of_the_version(one: Metric, other: Metric) -> None:
 
 def test_a_function_is_not_part_of_the_version_but_its_name() -> None:
     """Where a function happens to be in memory makes no other measurement; its model does."""
-    one, other = (CrossEncoderSimilarity(score=lambda *_, n=n: n) for n in (0.1, 0.2))
+    one, other = (m.CrossEncoderSimilarity(score=lambda *_, n=n: n) for n in (0.1, 0.2))
     assert version(one) == version(other)
     assert version(replace(one, model="bge")) != version(one)
 
@@ -336,7 +326,7 @@ def rated(name: str, *ratings: object, **texts: Any) -> tuple[Score, FakeJudge]:
         return {"rating": DUAL[name][rating]} if at_level else rating  # type: ignore[index]
 
     judge = FakeJudge(answer)
-    return score_of(metric(name, judges=2), judge, **texts), judge
+    return score_of(m.metric(name, judges=2), judge, **texts), judge
 
 
 @dual
@@ -403,13 +393,14 @@ def test_the_second_judge_of_accuracy_sees_the_texts_exchanged() -> None:
 def test_no_judge_sees_an_answer_without_content(answer: str) -> None:
     """Each metric that asks a judge gives the score of an empty answer."""
     judge = FakeJudge(script())
-    scores = evaluated(list(METRICS), judge, answer=answer)
+    scores = evaluated(list(m.METRICS), judge, answer=answer)
     texts = [text for texts in shown(judge) for text in texts.values()]
     assert all(
         answer != text and not (isinstance(text, tuple) and answer in text) for text in texts
     )
-    for score, empty in zip(scores.scores, evaluated(list(METRICS), answer="").scores, strict=True):
-        if METRICS[score.name]().asks:  # type: ignore[attr-defined]
+    of_nothing = evaluated(list(m.METRICS), answer="").scores
+    for score, empty in zip(scores.scores, of_nothing, strict=True):
+        if m.METRICS[score.name]().asks:  # type: ignore[attr-defined]
             assert (score.value, score.status) == (empty.value, empty.status)
     assert scores["answer_relevancy"].reason == "noncommittal"
     assert scores["faithfulness"].reason == "no_claims"

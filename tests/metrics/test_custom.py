@@ -11,17 +11,9 @@ import numpy as np
 import pytest
 
 from rag_eval_otel import aevaluate
+from rag_eval_otel import metrics as m
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.wire import compose
-from rag_eval_otel.metrics import (
-    FunctionMetric,
-    Guideline,
-    InstanceRubric,
-    LLMMetric,
-    Rubric,
-    resolve_metrics,
-    with_thresholds,
-)
 from rag_eval_otel.metrics.custom import parse_levels
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools import evaluate_dataset
@@ -32,8 +24,8 @@ from support import SAMPLE
 KIND = "Is the answer kind?"
 
 
-def kindness(**parameters: Any) -> LLMMetric:
-    return LLMMetric(**{"name": "kindness", "instructions": KIND, **parameters})
+def kindness(**parameters: Any) -> m.LLMMetric:
+    return m.LLMMetric(**{"name": "kindness", "instructions": KIND, **parameters})
 
 
 def replied(reply: object, **parameters: Any) -> Score:
@@ -212,10 +204,10 @@ def test_functions_among_metrics() -> None:
 def test_another_name_and_threshold() -> None:
     """`FunctionMetric` sets what a function cannot say itself, as of a partial or a lambda."""
     metrics = [
-        FunctionMetric(function=cites, name="cites_much", threshold=0.2),
-        FunctionMetric(function=cites, name="cites_any", threshold=None),
-        FunctionMetric(function=partial(below, limit=5), name="below_five"),
-        FunctionMetric(function=lambda _: np.float32(0.5), name="half"),
+        m.FunctionMetric(function=cites, name="cites_much", threshold=0.2),
+        m.FunctionMetric(function=cites, name="cites_any", threshold=None),
+        m.FunctionMetric(function=partial(below, limit=5), name="below_five"),
+        m.FunctionMetric(function=lambda _: np.float32(0.5), name="half"),
         partial(below, limit=500),
     ]
     found = {s.name: (s.value, s.label) for s in measured(*metrics).scores}
@@ -254,16 +246,19 @@ def test_a_threshold_that_was_set_labels_a_score(
     function: Any, threshold: float, label: str | None, by: float | None
 ) -> None:
     """Set on the metric or in a configuration, it labels a `Score` that has no label of its own."""
-    configured = with_thresholds(resolve_metrics([function]), {function.__name__: threshold})
-    for metric in (FunctionMetric(function=function, threshold=threshold), *configured):
+    configured = m.with_thresholds(m.resolve_metrics([function]), {function.__name__: threshold})
+    for metric in (m.FunctionMetric(function=function, threshold=threshold), *configured):
         score = measured(metric)[function.__name__]
         assert (score.label, score.threshold) == (label, by)
-    for unset in (FunctionMetric(function=graded), FunctionMetric(function=graded, threshold=None)):
+    for unset in (
+        m.FunctionMetric(function=graded),
+        m.FunctionMetric(function=graded, threshold=None),
+    ):
         assert (measured(unset)["graded"].label, unset.threshold) in {(None, 0.5), (None, None)}
 
 
-def bad(returned: object) -> FunctionMetric:
-    return FunctionMetric(function=lambda _: returned, name="bad")  # type: ignore[arg-type]
+def bad(returned: object) -> m.FunctionMetric:
+    return m.FunctionMetric(function=lambda _: returned, name="bad")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -315,8 +310,8 @@ def test_a_function_that_never_returns() -> None:
         return True
 
     metrics = [
-        FunctionMetric(function=hangs, timeout=0.05),
-        FunctionMetric(function=waits, timeout=0.05),
+        m.FunctionMetric(function=hangs, timeout=0.05),
+        m.FunctionMetric(function=waits, timeout=0.05),
         is_short,
     ]
     report = evaluate_dataset([SAMPLE] * 6, metrics, judge="lexical", embedder="hashing")
@@ -329,7 +324,7 @@ def test_a_function_that_never_returns() -> None:
 def test_blocking_functions_run_beside_each_other() -> None:
     """Two functions that wait for each other both return: neither holds the loop."""
     barrier = threading.Barrier(2)
-    metrics = [FunctionMetric(function=lambda _: barrier.wait(10) >= 0, name=n) for n in "ab"]
+    metrics = [m.FunctionMetric(function=lambda _: barrier.wait(10) >= 0, name=n) for n in "ab"]
     assert [score.value for score in measured(*metrics).scores] == [1.0, 1.0]
 
 
@@ -345,7 +340,7 @@ def test_blocking_functions_run_beside_each_other() -> None:
 def test_what_is_no_metric_function(metric: Any, told: str) -> None:
     """It is refused before anything is asked, with the way out."""
     with pytest.raises(ConfigError, match=told):
-        resolve_metrics([metric])
+        m.resolve_metrics([metric])
 
 
 def weighing(weight: Any) -> Callable[[Sample], float]:
@@ -423,7 +418,7 @@ def compiled(weight: float) -> Any:
 def test_what_a_function_is_bound_to_is_in_the_version(make: Callable[[float], Any]) -> None:
     """Another weight is another measurement; the same weight, bound anew, is the same."""
     first, again, other = (
-        measured(FunctionMetric(function=make(weight), name="weighed"))["weighed"].version
+        measured(m.FunctionMetric(function=make(weight), name="weighed"))["weighed"].version
         for weight in (0.3, 0.3, 0.9)
     )
     assert first == again
@@ -438,9 +433,9 @@ def test_a_function_that_holds_itself() -> None:
 
     circle: list[object] = [again]
     circle.append(circle)
-    assert measured(FunctionMetric(function=again, name="again"))["again"].value == 1.0
+    assert measured(m.FunctionMetric(function=again, name="again"))["again"].value == 1.0
     first, other = (
-        FunctionMetric(function=partial(weigh, weight=1, more=more), name="weighed").source
+        m.FunctionMetric(function=partial(weigh, weight=1, more=more), name="weighed").source
         for more in ({"a": {1, 2}, "b": circle}, {"b": circle, "a": {2, 1}})
     )
     assert first == other
@@ -448,7 +443,7 @@ def test_a_function_that_holds_itself() -> None:
 
 def test_a_function_whose_variables_are_set_later() -> None:
     """A helper that is defined below the metric is no part of its version, and no error."""
-    made = FunctionMetric(function=lambda _: later(), name="early")
+    made = m.FunctionMetric(function=lambda _: later(), name="early")
 
     def later() -> float:
         return 0.5
@@ -473,8 +468,8 @@ def rated(rating: object, reason: str = "") -> FakeJudge:
 def test_the_level_chosen(levels: Any, rating: float) -> None:
     """Halves are levels like any other, and ragas' keys name them; the feedback is kept."""
     for score in (
-        score_of(Rubric(levels=levels), rated(rating, "So.")),
-        score_of(InstanceRubric(), rated(rating, "So."), rubric=levels),
+        score_of(m.Rubric(levels=levels), rated(rating, "So.")),
+        score_of(m.InstanceRubric(), rated(rating, "So."), rubric=levels),
     ):
         assert (score.value, score.normalized, score.explanation) == (rating, rating, "So.")
         assert score.label is None
@@ -483,7 +478,7 @@ def test_the_level_chosen(levels: Any, rating: float) -> None:
 @pytest.mark.parametrize("rating", [0.25, 2, -1, 0.50001, "1", True, None, float("nan")])
 def test_a_number_that_is_no_level(rating: object) -> None:
     """What is not among the levels is asked again, then undefined; it is not rounded."""
-    for metric in (Rubric(levels=HALVES), InstanceRubric()):
+    for metric in (m.Rubric(levels=HALVES), m.InstanceRubric()):
         judge = rated(rating)
         score = score_of(metric, judge, rubric=HALVES)
         assert (score.value, score.normalized, score.reason) == (None, None, "unparsable")
@@ -492,15 +487,15 @@ def test_a_number_that_is_no_level(rating: object) -> None:
 
 def test_five_levels_by_default() -> None:
     """Without levels of one's own there are five, from 1 to 5."""
-    score = score_of(Rubric(), rated(4))
+    score = score_of(m.Rubric(), rated(4))
     assert (score.value, score.normalized) == (4, 0.75)
-    assert score_of(Rubric(), rated(4.5)).reason == "unparsable"
+    assert score_of(m.Rubric(), rated(4.5)).reason == "unparsable"
 
 
 def test_the_rubric_is_shown_in_ascending_order() -> None:
     """The judge reads each level with what it means, from the lowest, and the schema lists them."""
     judge = rated(1)
-    score_of(Rubric(levels={1: "Right.", 1234567.25: "Beyond.", 0.5: "Half."}), judge)
+    score_of(m.Rubric(levels={1: "Right.", 1234567.25: "Beyond.", 0.5: "Half."}), judge)
     (task,) = judge.requests[0]
     request = compose([task])
     assert "rubric]\n0.5: Half.\n1: Right.\n1234567.25: Beyond.\n[" in request.user
@@ -523,7 +518,7 @@ def test_the_rubric_is_shown_in_ascending_order() -> None:
 def test_a_rubric_that_cannot_be_used(levels: Any, told: str) -> None:
     """Levels are numbers, each once, at least one, each with a meaning."""
     with pytest.raises(ConfigError, match=told):
-        Rubric(levels=levels)
+        m.Rubric(levels=levels)
 
 
 def test_the_number_in_a_key() -> None:
@@ -535,12 +530,12 @@ def test_the_number_in_a_key() -> None:
 
 def test_a_rubric_of_a_sample_that_cannot_be_used() -> None:
     """One sample's odd rubric is as good as none; what is wrong with it is in the detail."""
-    scores = evaluated([InstanceRubric(), Rubric()], rubric={"good": "a"}).scores
+    scores = evaluated([m.InstanceRubric(), m.Rubric()], rubric={"good": "a"}).scores
     assert [(s.value, s.reason) for s in scores] == [(None, "missing_rubric"), (5, None)]
     assert "must name a number" in scores[0].detail["error"]
 
 
-@pytest.mark.parametrize("make", [Rubric, InstanceRubric])
+@pytest.mark.parametrize("make", [m.Rubric, m.InstanceRubric])
 def test_what_is_shown(make: Any) -> None:
     """The judge sees what the sample has of the inputs, and nothing else."""
     judge = FakeJudge(script())
@@ -550,7 +545,7 @@ def test_what_is_shown(make: Any) -> None:
     assert shown == [{"question", "contexts", "rubric"}, {"question", "answer", "rubric"}]
 
 
-@pytest.mark.parametrize("make", [Rubric, InstanceRubric])
+@pytest.mark.parametrize("make", [m.Rubric, m.InstanceRubric])
 @pytest.mark.parametrize("inputs", [(), ("anwser",), ("rubric",), "answer"])
 def test_inputs_that_cannot_be_shown(make: Any, inputs: Any) -> None:
     """Inputs are fields of the sample, and at least one."""
@@ -562,7 +557,7 @@ def test_inputs_that_cannot_be_shown(make: Any, inputs: Any) -> None:
 def test_a_guideline(passing: bool) -> None:  # noqa: FBT001
     """It is kept or not, with the judge's reason; there must be something to keep."""
     judge = FakeJudge(script(guideline={"passing": passing, "reason": "So."}))
-    score = score_of(Guideline(guidelines="Be brief."), judge)
+    score = score_of(m.Guideline(guidelines="Be brief."), judge)
     assert (score.value, score.explanation) == (int(passing), "So.")
     with pytest.raises(ConfigError, match="guidelines must say what is asked of the answer"):
-        Guideline(guidelines=" \n")
+        m.Guideline(guidelines=" \n")

@@ -8,32 +8,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rag_eval_otel.metrics import (
-    METRIC_SETS,
-    METRICS,
-    CrossEncoderSimilarity,
-    FunctionMetric,
-    LLMMetric,
-    context,
-    correctness,
-    custom,
-    groundedness,
-    ranking,
-    relevancy,
-    scale_of,
-)
+from rag_eval_otel import metrics as m
 from rag_eval_otel.metrics.base import MISSING, Metric
 from reference.counts import count
 
 HERE = Path(__file__).parent
 
 FAMILIES: tuple[tuple[ModuleType, Sequence[Metric]], ...] = (
-    (relevancy, relevancy.RELEVANCY),
-    (groundedness, groundedness.GROUNDED),
-    (context, context.CONTEXT),
-    (ranking, ranking.RANKING),
-    (correctness, correctness.CORRECT),
-    (custom, ()),
+    (m.relevancy, m.relevancy.RELEVANCY),
+    (m.groundedness, m.groundedness.GROUNDED),
+    (m.context, m.context.CONTEXT),
+    (m.ranking, m.ranking.RANKING),
+    (m.correctness, m.correctness.CORRECT),
+    (m.custom, ()),
 )
 """The modules in the order of the page, with their rows. A module's docstring is its heading."""
 
@@ -59,7 +46,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _sets() -> str:
     rows = [
-        (f"`{name}`", ", ".join(m.name for m in METRIC_SETS[name]()), *_counted([name]))
+        (f"`{name}`", ", ".join(m.name for m in m.METRIC_SETS[name]()), *_counted([name]))
         for name in _ONLINE
     ]
     return table(("set", "metrics", *_COUNTED), rows)
@@ -76,7 +63,7 @@ def names_of(module: ModuleType, rows: Sequence[Metric]) -> list[str]:
     own = {row.name for row in rows}
     return [
         name
-        for name, make in METRICS.items()
+        for name, make in m.METRICS.items()
         if name in own or getattr(make, "__module__", None) == module.__name__
     ]
 
@@ -86,10 +73,10 @@ def _families() -> Iterator[str]:
         names = names_of(module, rows)
         yield f"### {heading(module)}"
         yield table(
-            ("name", "needs", "range", *_COUNTED), [_row(METRICS[name]()) for name in names]
+            ("name", "needs", "range", *_COUNTED), [_row(m.METRICS[name]()) for name in names]
         )
         for name in names:
-            made: Any = METRICS[name]()
+            made: Any = m.METRICS[name]()
             yield f"#### `{name}`" + ("" if hasattr(made, "about") else f": {type(made).__name__}")
             yield described(made)
 
@@ -101,13 +88,13 @@ def heading(module: ModuleType) -> str:
 
 def _of_your_own() -> Iterator[str]:
     yield "### With what you bring"
-    for kind in (LLMMetric, FunctionMetric, CrossEncoderSimilarity):
+    for kind in (m.LLMMetric, m.FunctionMetric, m.CrossEncoderSimilarity):
         yield f"#### {kind.__name__}"
         yield described(kind)
 
 
 def _row(metric: Metric) -> tuple[str, ...]:
-    low, high = scale_of(metric)
+    low, high = m.scale_of(metric)
     span = "its levels" if high - low > 10 else f"{low:g} to {high:g}"
     return (f"`{metric.name}`", ", ".join(sorted(metric.needs)), span, *_counted([metric]))
 
