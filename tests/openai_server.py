@@ -166,35 +166,24 @@ def estimate_tokens(text: str) -> int:
 _TOKEN = re.compile(r"[^\W\d_]{1,7}|\d{1,3}|[^\w\s]{1,3}|_")
 
 
+@dataclass(kw_only=True, eq=False)
 class ScriptedOpenAI:
     """An OpenAI server for chat completions and embeddings, with replies from functions."""
 
-    def __init__(
-        self,
-        reply: Callable[[dict[str, Any]], object],
-        embed: Callable[[str], Sequence[float] | HttpReply] | None = None,
-        *,
-        supports_schema: Literal["json_schema", "json_object", "none"] = "json_schema",
-        answered_model: str | None = None,
-        latency: float = 0.0,
-        embed_latency: float = 0.0,
-        token_latency: float = 0.0,
-        slots: int | None = None,
-        tokens: Callable[[str], int] = count_words,
-        secrets: Literal["mask", "keep"] = "mask",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._reply = reply
-        self._embed = embed
-        self._formats = _FORMATS[supports_schema]
-        self._answered_model = answered_model
-        self._latency = latency
-        self._embed_latency = embed_latency
-        self._token_latency = token_latency
-        self._slots = nullcontext() if slots is None else threading.BoundedSemaphore(slots)
-        self._tokens = tokens
-        self._secret_headers = _SECRET_HEADERS if secrets == "mask" else frozenset()
-        self._clock = clock
+    reply: Callable[[dict[str, Any]], object] = field(kw_only=False)
+    embed: Callable[[str], Sequence[float] | HttpReply] | None = field(default=None, kw_only=False)
+    supports_schema: Literal["json_schema", "json_object", "none"] = "json_schema"
+    answered_model: str | None = None
+    latency: float = 0.0
+    embed_latency: float = 0.0
+    token_latency: float = 0.0
+    slots: int | None = None
+    tokens: Callable[[str], int] = count_words
+    secrets: Literal["mask", "keep"] = "mask"
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._places = nullcontext() if self.slots is None else threading.Semaphore(self.slots)
         self._lock = threading.Lock()
         self._requests: list[RecordedRequest] = []
         self._server = LoopbackServer(self._answer)
@@ -229,8 +218,8 @@ class ScriptedOpenAI:
         self._record(path, headers, body=body)
         if path == f"{_BASE}/chat/completions":
             return self._served(self._chat(body))
-        if path == f"{_BASE}/embeddings" and self._embed is not None:
-            reply, latency = self._embeddings(body, self._embed), self._embed_latency
+        if path == f"{_BASE}/embeddings" and self.embed is not None:
+            reply, latency = self._embeddings(body, self.embed), self.embed_latency
         else:
             return _error(404, f"unknown path {path}")
         return replace(reply, delay=reply.delay + latency)
@@ -239,30 +228,31 @@ class ScriptedOpenAI:
         """Wait as long as a model would need for ``reply``, and return ``reply``."""
         usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-        delay = self._latency + self._token_latency * (tokens or 0)
-        if isinstance(self._slots, nullcontext):
+        delay = self.latency + self.token_latency * (tokens or 0)
+        if isinstance(self._places, nullcontext):
             return replace(reply, delay=reply.delay + delay)
-        with self._slots:
+        with self._places:
             self._server.stopping.wait(delay)
         return reply
 
     def _record(self, path: str, headers: Mapping[str, str], *, body: dict[str, Any]) -> None:
-        shown = {k: "***" if k in self._secret_headers else v for k, v in headers.items()}
+        hidden = _SECRET_HEADERS if self.secrets == "mask" else frozenset()
+        shown = {k: "***" if k in hidden else v for k, v in headers.items()}
         with self._lock:
-            request = RecordedRequest(path=path, body=body, headers=shown, at=self._clock())
+            request = RecordedRequest(path=path, body=body, headers=shown, at=self.clock())
             self._requests.append(request)
 
     def _chat(self, body: dict[str, Any]) -> HttpReply:
         wanted = (body.get("response_format") or {"type": "text"})["type"]
-        if wanted not in self._formats:
+        if wanted not in _FORMATS[self.supports_schema]:
             message = f"this model does not support response_format {wanted!r}"
             return _error(400, message, param="response_format")
-        said = self._reply(body)
+        said = self.reply(body)
         if isinstance(said, HttpReply):
             return said
         content = said if isinstance(said, str) else json.dumps(said)
         asked = sum(self._count(message.get("content")) for message in body["messages"])
-        usage = _usage(asked, self._tokens(content))
+        usage = _usage(asked, self.tokens(content))
         return HttpReply(body=_completion(self._model(body), content, usage=usage))
 
     def _embeddings(
@@ -276,7 +266,7 @@ class ScriptedOpenAI:
             if isinstance(vector, HttpReply):
                 return vector
             items.append({"object": "embedding", "index": index, "embedding": coded(vector)})
-        asked = sum(self._tokens(str(text)) for text in texts)
+        asked = sum(self.tokens(str(text)) for text in texts)
         usage = {"prompt_tokens": asked, "total_tokens": asked}
         head = {"object": "list", "model": self._model(body)}
         return HttpReply(body={**head, "data": items, "usage": usage})
@@ -284,10 +274,10 @@ class ScriptedOpenAI:
     def _count(self, content: object) -> int:
         if isinstance(content, list):
             return sum(self._count(part.get("text")) for part in content)
-        return self._tokens(str(content or ""))
+        return self.tokens(str(content or ""))
 
     def _model(self, body: dict[str, Any]) -> str:
-        return self._answered_model or f"{body['model']}-2026-01-01"
+        return self.answered_model or f"{body['model']}-2026-01-01"
 
 
 def chat_reply(

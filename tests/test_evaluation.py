@@ -112,18 +112,6 @@ def test_a_metric_that_fails_is_one_failed_score(outcome: Any, reason: str, told
     assert evaluation.status == "partial"
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [(JudgeRateLimitError("429"), "rate_limited"), (ZeroDivisionError("bug"), "internal")],
-)
-def test_a_judge_that_raises_anything_fails_every_metric(error: Exception, reason: str) -> None:
-    """Nothing hangs, nothing is raised, and each score has the reason."""
-    evaluation = scored(judge=Failing(error))
-    assert [score.reason for score in evaluation.scores] == [reason] * 4
-    assert evaluation.status == "error"
-    assert evaluation.judge is None
-
-
 def test_an_embedder_that_fails_takes_one_metric_with_it() -> None:
     """Only answer relevancy needs embeddings."""
     evaluation = scored(embedder=Failing(JudgeRateLimitError("429")))

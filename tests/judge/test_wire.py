@@ -364,22 +364,7 @@ def test_deep_nesting_is_no_danger(text: str) -> None:
 
 
 FRAGMENTS = st.sampled_from(
-    [
-        '{"',
-        '"}',
-        "{",
-        "}",
-        "[",
-        "]",
-        '":',
-        ",",
-        '"',
-        "\\",
-        "```json",
-        "rating",
-        "statements",
-        "1e999",
-    ]
+    [*'{}[],"\\', '{"', '"}', '":', "```json", "rating", "statements", "1e999"]
 )
 JSON = json_values("rating", "statements", "groundedness_1", "x")
 

@@ -14,46 +14,23 @@ from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.types import Passage, Sample, Score
 from support import drawings_asked, names_asked, text_asked
 
+_TEXTS = {
+    "report-1": "The harbour report was written by Maria Lee, an engineer with the port authority,"
+    " after the storm of January had damaged the eastern breakwater.",
+    "report-2": "The report was filed with the city council on 12 May and made public a week later,"
+    " together with the comments of the fishing cooperative.",
+    "menu-7": "The canteen of the port authority serves lunch from noon to two, with a choice of"
+    " three dishes, one of them without meat or fish.",
+    "report-3": "Its main recommendation is to raise the eastern breakwater by two metres before"
+    " the next winter, at a cost that is put at nine million.",
+}
 SAMPLE = Sample(
     question="Who wrote the harbour report, when was it filed, and what does it recommend?",
-    contexts=[
-        Passage(
-            id="report-1",
-            text=(
-                "The harbour report was written by Maria Lee, an engineer with the port authority,"
-                " after the storm of January had damaged the eastern breakwater."
-            ),
-        ),
-        Passage(
-            id="report-2",
-            text=(
-                "The report was filed with the city council on 12 May and made public a week later,"
-                " together with the comments of the fishing cooperative."
-            ),
-        ),
-        Passage(
-            id="menu-7",
-            text=(
-                "The canteen of the port authority serves lunch from noon to two, with a choice of"
-                " three dishes, one of them without meat or fish."
-            ),
-        ),
-        Passage(
-            id="report-3",
-            text=(
-                "Its main recommendation is to raise the eastern breakwater by two metres before"
-                " the next winter, at a cost that is put at nine million."
-            ),
-        ),
-    ],
-    answer=(
-        "The report was written by Maria Lee. It was filed on 12 May. It recommends raising the"
-        " eastern breakwater by two metres."
-    ),
-    reference=(
-        "Maria Lee wrote it, it was filed on 12 May, and it recommends raising the breakwater by"
-        " two metres before winter."
-    ),
+    contexts=[Passage(id=name, text=text) for name, text in _TEXTS.items()],
+    answer="The report was written by Maria Lee. It was filed on 12 May. It recommends raising the"
+    " eastern breakwater by two metres.",
+    reference="Maria Lee wrote it, it was filed on 12 May, and it recommends raising the breakwater"
+    " by two metres before winter.",
     relevant_ids=("report-1", "report-2", "report-3"),
     rubric={0: "The answer is wrong.", 0.5: "The answer is partly right.", 1: "It is right."},
 )
