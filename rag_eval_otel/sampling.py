@@ -57,7 +57,14 @@ def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:
     JSON, or the path of a ``.json`` file. A `ConfigError` begins with ``where``.
     """
     if isinstance(rates, str | PurePath):
-        rates = _loaded(str(rates).strip(), where=where)
+        text = str(rates).strip()
+        try:
+            rates = json.loads(Path(text).read_text("utf-8") if text.endswith(".json") else text)
+        except (OSError, RecursionError, ValueError) as error:
+            raise ConfigError(
+                f"{where} must be a number between 0 and 1, or rules as a .json file or a JSON list"
+                f" such as [{_EXAMPLE}], not {text[:100]!r}: {error}"
+            ) from error
     if isinstance(rates, int | float):
         return _rate(rates, where)
     if not isinstance(rates, Sequence) or isinstance(rates, str):
@@ -67,16 +74,6 @@ def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:
     if not all(rule.match for rule in rules[:-1]):
         raise ConfigError(f"{where}: only the last rule may have no match, as in {_EXAMPLE}")
     return rules
-
-
-def _loaded(text: str, *, where: str) -> object:
-    try:
-        return json.loads(Path(text).read_text("utf-8") if text.endswith(".json") else text)
-    except (OSError, RecursionError, ValueError) as error:
-        raise ConfigError(
-            f"{where} must be a number between 0 and 1, or rules as a .json file or a JSON list"
-            f" such as [{_EXAMPLE}], not {text[:100]!r}: {error}"
-        ) from error
 
 
 def _rate(rate: object, where: str) -> float:
@@ -89,12 +86,12 @@ def _rule(rule: object, where: str) -> SamplingRule:
     if isinstance(rule, SamplingRule):
         rule = {"match": rule.match, "rate": rule.rate}
     if not isinstance(rule, Mapping) or {*rule} - {"match"} != {"rate"}:
-        msg = f"{where}: must have the keys match and rate, as in {_EXAMPLE}, not {rule!r}"
-        raise ConfigError(msg)
+        form = f"must have the keys match and rate, as in {_EXAMPLE}"
+        raise ConfigError(f"{where}: {form}, not {rule!r}")
     match, rate = rule.get("match", {}), _rate(rule["rate"], f"{where}: rate")
     if not isinstance(match, Mapping):
-        msg = f"{where}: match must map names to values, as in {_EXAMPLE}, not {match!r}"
-        raise ConfigError(msg)
+        form = f"match must map names to values, as in {_EXAMPLE}"
+        raise ConfigError(f"{where}: {form}, not {match!r}")
     for name, wanted in match.items():
         values = _listed(wanted)
         is_name = isinstance(name, str) and name

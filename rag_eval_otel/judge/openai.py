@@ -66,9 +66,7 @@ class CutOffError(errors.UnparsableReplyError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
-    """The options of a request that a server may refuse: JSON Schema, temperature and others."""
-
+class _Form:  # the options of a request that a server may refuse
     mode: SchemaMode
     temperature: float | None
     top_logprobs: int
@@ -238,7 +236,11 @@ def _replies(payload: Mapping[str, Any], tasks: Tasks, *, model: str, requests: 
         cut = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
         kind = errors.UnparsableReplyError
         parts = tuple(CutOffError(f"{cut}; {p}") if isinstance(p, kind) else p for p in parts)
-    parts = with_expectations(parts, tasks, choice=choice)
+    tokens: list[Mapping[str, Any]] = []
+    with suppress(KeyError, TypeError):
+        found = choice["logprobs"]["content"] or []
+        tokens = [token for token in found if isinstance(token["token"], str)]
+    parts = tuple(_weighed(part, task, tokens) for part, task in zip(parts, tasks, strict=True))
     usage = replace(usage_of(payload) or Usage(), judge_requests=requests)
     return Replies(parts=parts, model=str(payload.get("model") or model), usage=usage)
 
@@ -254,19 +256,11 @@ def _content(payload: Mapping[str, Any]) -> str:
     return text.rpartition("</think>")[2] if isinstance(text, str) else str(text)
 
 
-# The mean of the scale under the probabilities of tokens agrees better with people than the token.
 _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
 
 
-def with_expectations(parts: Sequence[object], tasks: Tasks, *, choice: Any) -> tuple[object, ...]:
-    tokens: list[Mapping[str, Any]] = []
-    with suppress(KeyError, TypeError):
-        found = choice["logprobs"]["content"] or []
-        tokens = [token for token in found if isinstance(token["token"], str)]
-    return tuple(_weighed(part, task, tokens) for part, task in zip(parts, tasks, strict=True))
-
-
 def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
+    """Add to a rating its mean under the judge's probabilities, with which people agree more."""
     if task.rated != "logprobs" or not isinstance(part, Graded):
         return part
     text = "".join(token["token"] for token in tokens)
