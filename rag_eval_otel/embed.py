@@ -244,9 +244,8 @@ class _Queue:
 class Batches:
     """Puts the texts of several callers, such as evaluations of several turns, into one request.
 
-    While a request is under way, the texts of further callers are collected for 50 ms, or until
-    there are 32. If the server refuses a shared request, or replies 500, the texts of each caller
-    are sent in a request of their own.
+    During a request, further texts are collected for 50 ms, or until there are 32. If the server
+    refuses a shared request, or replies 500, the texts of each caller are sent alone.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], Awaitable[Vectors]]) -> None:

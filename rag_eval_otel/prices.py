@@ -56,11 +56,9 @@ class Prices:
     currency: str = "USD"
 
     def price_of(self, model: str) -> Price | None:
-        """Return the price of ``model``, or None if it is not known.
+        """Return the price of the longest part of the name ``model`` that is known, or None.
 
-        The name may have providers before it (``openai/``) and a release after it
-        (``-2024-07-18``). The price of the longest part of the name counts: the price of
-        ``meta-llama/Llama-3.1-8B-Instruct`` comes before that of ``Llama-3.1-8B-Instruct``.
+        Providers before the name (``openai/``) and a release after it (``-2024-07-18``) may be missing.
         """
         parts = model.split("/")
         for i in range(len(parts)):
@@ -71,11 +69,7 @@ class Prices:
         return _list_price(parts[-1]) if self.currency == "USD" else None
 
     def cost_of(self, usage: Usage, *, judge: tuple[str, ...], embedder: str) -> float | None:
-        """Return what ``usage`` costs; None, with a warning in the log, if a price is unknown.
-
-        ``judge`` has names of the judge's model, of which the first with a known price counts.
-        ``embedder`` is the name of the model that embedded texts.
-        """
+        """Return the cost by the judge's first name with a price; None, with a warning, if unknown."""
         judged = replace(usage, embedding_tokens=0)
         embedded = Usage(embedding_tokens=usage.embedding_tokens)
         total = 0.0
@@ -121,9 +115,8 @@ def _warn_of_unknown(model: str) -> None:
 def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> Prices:
     """Return the prices in ``file``, a JSON file or a mapping; None: no prices but list prices.
 
-    The form is ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``, with
-    prices of one million tokens, as `Price` has them. The currency is ``USD`` if not given. Raises
-    `ConfigError` for a file that cannot be read, and for another form.
+    The form is ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``, in prices
+    of a million tokens; the default currency is USD. Another form raises `ConfigError`.
     """
     if file is None:
         return Prices()

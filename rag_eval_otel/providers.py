@@ -1,8 +1,7 @@
 """Providers of judges and embedders, which are named ``<provider>/<model>``.
 
-To add a provider with an OpenAI-compatible endpoint, add its `Provider` to the table below. Another
-package adds a provider by an entry point in the group ``rag_eval_otel.judges`` or
-``rag_eval_otel.embedders``: a function that makes the judge or embedder of a model's name.
+A provider with an OpenAI-compatible endpoint is a row of the table below; other packages add
+providers by entry points in the groups ``rag_eval_otel.judges`` and ``rag_eval_otel.embedders``.
 """
 
 from __future__ import annotations

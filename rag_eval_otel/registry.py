@@ -1,7 +1,4 @@
-"""Find objects by name: judges, embedders, metrics, conventions, backends and sinks.
-
-Other packages add objects by entry points, such as one in ``rag_eval_otel.metrics``.
-"""
+"""Find judges, embedders, metrics, conventions, backends and sinks by name or entry point."""
 
 from __future__ import annotations
 

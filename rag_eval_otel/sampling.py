@@ -37,11 +37,10 @@ class SamplingRule:
 
 
 def probability_of(facts: Facts, rules: Iterable[SamplingRule], *, otherwise: float) -> float:
-    """Return the probability with which a turn with these ``facts`` is evaluated.
+    """Return the probability of the first rule that applies, or ``otherwise``.
 
-    The first rule that applies gives the probability; without one, it is ``otherwise``. A turn with
-    a failed step or with bad feedback has the probability 1, unless a rule that names ``error`` or
-    ``feedback`` applies.
+    After an error or bad feedback it is 1, unless a rule that names ``error`` or ``feedback``
+    applies.
     """
     special = facts.get("error") == (True,) or facts.get("feedback") == ("bad",)
     for rule in rules:
@@ -51,10 +50,9 @@ def probability_of(facts: Facts, rules: Iterable[SamplingRule], *, otherwise: fl
 
 
 def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:
-    """Return the rate in ``rates``, or the sampling rules in it.
+    """Return the rate in ``rates``, a number from 0 to 1, or the rules in it.
 
-    ``rates`` is a number from 0 to 1, a sequence of `SamplingRule` and mappings, one of these as
-    JSON, or the path of a ``.json`` file. A `ConfigError` begins with ``where``.
+    Rules are a sequence of `SamplingRule` and mappings: in Python, as JSON, or in a JSON file.
     """
     if isinstance(rates, str | PurePath):
         text = str(rates).strip()

@@ -21,10 +21,9 @@ _QUIET = 8  # iterations of the event loop in which a reply reaches its metric
 class Ask:
     """Puts the questions (tasks) of metrics about one sample to a judge, within one event loop.
 
-    Equal tasks are sent once. Tasks that are put at the same moment share a request, unless one of
-    them must not see a text of another. While a request is under way, new tasks wait at most
-    ``patience`` seconds for its reply, from which other tasks may follow, and are sent with these.
-    If a reply does not parse, the request is repeated with the error, at most ``repairs`` times.
+    Equal tasks are sent once. Tasks that are put at the same moment share a request, unless one
+    must not see a text of another. While a request is under way, new tasks wait ``patience`` seconds
+    for those that follow from its reply. What does not parse is asked for again with the error.
     """
 
     def __init__(

@@ -82,12 +82,9 @@ class Reservation:
 class Budget:
     """Limits what the requests to judge and embedder may take in windows of time. Thread-safe.
 
-    - ``limits`` are in requests, tokens or money. A request counts with an estimate by its size,
-      until `settle` replaces the estimate by the tokens that it took. A request that is larger than
-      a whole limit is admitted if nothing of the limit is used.
-    - ``estimates="off"``: a request is admitted while anything is left, and may exceed the limit.
-    - ``shared``: counts of several processes, in Redis. While Redis cannot be reached, this process
-      counts alone.
+    A request counts with an estimate by its size until `settle`, or with ``estimates="off"``, it is
+    admitted while anything is left. A request larger than a limit is admitted if nothing of it is
+    used. ``shared`` counts for several processes; without Redis, this process counts alone.
     """
 
     def __init__(
@@ -138,10 +135,7 @@ class Budget:
         )
 
     async def reserve(self, model: str, *, size: int, part: str = "judge") -> Reservation:
-        """Reserve one attempt of a request with ``size`` characters; its amounts count from now.
-
-        Raises `BudgetSpentError` if a limit does not admit it.
-        """
+        """Reserve one attempt with ``size`` characters; raise `BudgetSpentError` beyond a limit."""
         amounts = tuple(self._amounts(model, self._estimate(size, part)))
         shared = None if self._shared is None else await self._shared.take(amounts)
         refused: int | None = None
@@ -161,10 +155,7 @@ class Budget:
         return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
-        """Replace the estimate by ``usage``. If that is None, charge it ``requests`` times.
-
-        A second call for the same reservation has no effect.
-        """
+        """Replace the estimate by ``usage``, or by that of ``requests``; a second call has no effect."""
         if reservation.is_settled:
             return
         reservation.is_settled = True
@@ -257,10 +248,9 @@ return result
 
 
 class RedisCounts:
-    """The amounts that several processes took from a budget, in Redis.
+    """The amounts that processes took from a budget, in Redis, which has a rest after an error.
 
-    Processes whose ``url`` ends in the same ``#name`` share a budget. After an error, Redis is not
-    asked for ``retry`` seconds.
+    Processes whose ``url`` ends in the same ``#name`` share a budget.
     """
 
     def __init__(
@@ -291,10 +281,9 @@ class RedisCounts:
     async def take(
         self, amounts: Sequence[int]
     ) -> tuple[int | None, tuple[int, ...], list[int]] | None:
-        """Add ``amounts``, one for each limit, unless one of them would exceed its limit.
+        """Add ``amounts`` unless a limit refuses; None while Redis cannot be reached.
 
-        Returns the index of the limit that refuses (or None), and for each limit the cell and the
-        sum; returns None while Redis cannot be reached.
+        Returns the index of the limit that refuses, and for each limit the cell and the sum.
         """
         if self._clock() < self._away_until:
             return None
@@ -335,10 +324,7 @@ class RedisCounts:
 
 
 def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
-    """Return a client of Redis for ``url``, and the name of the budget, the part after ``#``.
-
-    Raises `ConfigError`, whose message does not quote the password in ``url``.
-    """
+    """Return a client, and the name of the budget after ``#``; an error quotes no password."""
     redis = require("redis", "redis")
     client = None
     address, _, name = str(url).partition("#")

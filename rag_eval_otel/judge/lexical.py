@@ -1,7 +1,6 @@
 """`LexicalJudge`: the offline judge, which compares words and does not know what they mean.
 
-Question words show what a question asks for, and the form of dates, numbers and names what an
-answer gives. Scripts without spaces between words are compared by pairs of characters.
+Question words and the form of dates, numbers and names show what is asked for and given.
 """
 
 from __future__ import annotations
@@ -142,10 +141,7 @@ def keys_of(text: str) -> set[str]:
 
 
 def claims_of(answer: str, *, question: str = "") -> list[str]:
-    """Return the statements of ``answer``; a refusal or a greeting makes none.
-
-    The claim of an answer that is only a yes or a no is ``question``, followed by this word.
-    """
+    """Return the statements of ``answer``, if need be the ``question`` with its yes or no."""
     told, said = _read(answer)
     if not said and told and not any(map(_is_refusal, told)):
         shown = told if has_content(terms(" ".join(told))) else [question, *told]
@@ -479,10 +475,7 @@ def _reply(task: Task[Any], index: Index) -> object:
 
 
 class Answers:
-    """Replies to one ``task``; the method ``to_X`` replies to tasks whose prompt is named X.
-
-    `LocalJudge` overrides the methods that compute evidence: probabilities from 0 to 1.
-    """
+    """Replies to ``task`` by a method ``to_`` and its prompt; `LocalJudge` has other evidence."""
 
     def __init__(self, task: Task[Any], index: Index = Passages) -> None:
         shown = dict(task.inputs)

@@ -102,16 +102,12 @@ def is_usable(replies: Replies) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of an `Endpoint`.
+    """The limits of an `Endpoint`: what one request may cost, and how many are sent at a time.
 
-    - ``retries``: how often a failed request is sent again at most.
-    - ``timeout``: the maximum seconds of one attempt. If it is None, only the deadline of the turn
-      ends an attempt.
-    - ``patience``: the maximum seconds that a request waits while the server demands a pause
-      (Retry-After); in a turn that has no deadline, also for a probe or a free slot.
-    - ``concurrency``: the maximum number of requests that one event loop sends at the same time.
-    - ``failures``: the number of failed attempts in a row that open the circuit breaker. With
-      infinity, the default, the breaker never opens.
+    - ``timeout``: seconds of one attempt; None: only the deadline of the turn counts.
+    - ``patience``: seconds that a request waits for the server or a place.
+    - ``concurrency``: the most requests of one event loop at a time.
+    - ``failures``: the failed attempts in a row that open the circuit breaker; infinity: never.
     """
 
     retries: int = 3
@@ -191,13 +187,9 @@ class _Attempt:
 class Endpoint:
     """Sends requests to one judge or embedder under `Limits`, from any number of event loops.
 
-    - Server errors, 429, time-outs and connection errors are retried with back-off and full jitter.
-    - ``Retry-After`` is one pause for all callers, after which a refused request is sent again.
-    - A circuit breaker opens when the last attempts, five in live scoring, all failed. While it is
-      open, one probe at a time is sent, and the other requests wait for its success.
-
-    ``observers`` are called with outcome and seconds of each attempt, ``refusal_observers`` with
-    the reason why a request was not sent.
+    Passing failures are retried with back-off and full jitter. ``Retry-After`` is one pause for all
+    callers. While the breaker is open, one probe at a time is sent, and other requests wait for it.
+    ``observers`` get outcome and seconds of each attempt, ``refusal_observers`` why none was made.
     """
 
     def __init__(
@@ -250,10 +242,7 @@ class Endpoint:
             )
 
     async def call(self, send: Send[T], *, is_usable: Callable[[T], bool] = lambda _: True) -> T:
-        """Await ``send()``, again after a passing failure, and return its result.
-
-        A result for which ``is_usable`` is False is returned too, but counts as a failed attempt.
-        """
+        """Await ``send()``, again after a passing failure; an unusable result counts as a failure."""
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
         loop = asyncio.get_running_loop()

@@ -300,11 +300,7 @@ _largest: ContextVar[int] = ContextVar("rag_eval_otel_largest_reply", default=_L
 
 
 class OpenAIClient:
-    """Sends requests with one ``AsyncOpenAI`` for each event loop, which is closed with the loop.
-
-    A response may have at most 1 MB, plus 256 kB for each text to embed. A ``client`` of the user
-    is used in all event loops, is not closed, and has no such limit.
-    """
+    """Sends requests with an ``AsyncOpenAI`` for each event loop, or with the user's ``client``."""
 
     def __init__(
         self,

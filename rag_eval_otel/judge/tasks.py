@@ -1,7 +1,6 @@
 """What metrics ask: a `Task` is a `Kind` of question with the texts of one sample.
 
-Here are also the pydantic models of the replies, which check the bounds of numbers. Servers get
-only types and, for short scales, the allowed values, because they differ in the rest.
+The models of the replies check the bounds of numbers; servers get types and short scales only.
 """
 
 from __future__ import annotations
@@ -232,10 +231,7 @@ class Decision(Reply):
 
 
 class Graded(Reply):
-    """A judge's rating, which comes before the reason, because it then agrees more with people.
-
-    ``expected`` is the mean of the scale under the judge's probabilities, if they are known.
-    """
+    """A rating; ``expected`` is the mean of the scale under the judge's probabilities, if known."""
 
     rating: float
     reason: StrictStr = ""

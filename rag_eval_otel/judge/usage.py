@@ -26,8 +26,7 @@ Weights: TypeAlias = Mapping[Any, int]
 class Scope:
     """What code that sends a request knows about its caller, without arguments for it.
 
-    ``deadline`` is the time at which the turn ends (``time.monotonic``), ``metric`` the name of the
-    metric that asks, ``prompts`` the user's texts of prompts by name.
+    The deadline of the turn (``time.monotonic``), the metric that asks, the user's prompts by name.
     """
 
     deadline: float = math.inf
@@ -84,11 +83,9 @@ def _is_unpaid(error: BaseException) -> bool:
 
 
 class Meter:
-    """Counts attempts and tokens of one request to a judge or an embedder; a context manager.
+    """Counts attempts and tokens of one request, of which the first is reserved on entry.
 
-    On entry, one attempt of ``size`` characters is reserved in ``budget``. Clients of this library
-    call `attempt` for each HTTP request. For other judges and embedders, the tokens passed to
-    `tell` count, or else the estimate of the budget.
+    Our clients call `attempt` for each HTTP request; for others, `tell` or the estimate counts.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:

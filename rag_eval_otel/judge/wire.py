@@ -1,7 +1,7 @@
 """Write tasks into the text of a request, and read the replies from a judge's text.
 
-Constant text comes first, which providers cache; then the texts of the sample, each after a mark
-with a random code. Lists in replies have no numbers, and objects with one member are the member.
+Constant text, which providers cache, comes before the texts of the sample, each after a random
+mark. Lists in replies have no numbers, and objects with one member are the member.
 """
 
 from __future__ import annotations
@@ -61,10 +61,7 @@ def instructions_of(kind: Kind[Any]) -> str:
 
 
 def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
-    """Return the texts of the ``.md`` files in ``folder``, by name of the prompt.
-
-    Raises `ConfigError` if a file is missing, is empty, or has the name of no built-in prompt.
-    """
+    """Return the texts of the ``.md`` files in ``folder``, which must have all prompts, by name."""
     place = Path(folder)
     try:
         paths = {path.stem: path for path in sorted(place.iterdir()) if path.suffix == ".md"}

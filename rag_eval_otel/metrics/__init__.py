@@ -90,10 +90,7 @@ _PACKAGES = Registry(kind="metric", built_in={}, also=(*METRICS, *METRIC_SETS))
 
 
 def metric(name: str, /, **options: Any) -> Metric:
-    """Return the metric called ``name`` with ``options``, as in ``metric("ndcg", k=10)``.
-
-    Raises `ConfigError` for a name that is not known, and for options that cannot be used.
-    """
+    """Return the metric called ``name``, as in ``metric("ndcg", k=10)``, or raise `ConfigError`."""
     if name not in METRICS:
         return _checked(_PACKAGES.make(name, **options))
     try:
@@ -103,10 +100,7 @@ def metric(name: str, /, **options: Any) -> Metric:
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
-    """Return the metrics that ``wanted`` has or names, each of a different name.
-
-    Raises `ConfigError` for an unknown or a repeated name, and if there are none.
-    """
+    """Return the metrics that ``wanted`` has or names, each of a different name, at least one."""
     metrics: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
         if isinstance(item, str):
@@ -125,10 +119,7 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
 def with_thresholds(
     metrics: Iterable[Metric], thresholds: Mapping[str, float]
 ) -> tuple[Metric, ...]:
-    """Return ``metrics`` with the thresholds of those that ``thresholds`` names replaced.
-
-    Raises `ConfigError` for the name of another metric, and for a number beyond its scale.
-    """
+    """Return ``metrics`` with other thresholds; each must have one, and be within its scale."""
     by_name: dict[str, Any] = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
         require_measured(name, by_name, option="a threshold")

@@ -76,8 +76,7 @@ def _choices(kind: Any) -> Mapping[str, tuple[object, ...]]:
 class BaseMetric:
     """The base class of all metrics: their options, and methods that build scores.
 
-    ``blank`` maps each field that a sample must have to the score of a sample in which this field
-    is blank; None: the score is undefined.
+    ``blank``: the score without each field that a sample must have; None: undefined.
     """
 
     name: str = ""
@@ -118,10 +117,7 @@ class BaseMetric:
         raise NotImplementedError
 
     def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
-        """Return the score of a sample in which a field of ``blank`` is blank, else None.
-
-        For metrics of a judge, an answer that says nothing (such as ":") is blank, too.
-        """
+        """Return the score if a field of ``blank`` is; for a judge, an answer such as ":" is blank."""
         for name, value in blank.items():
             if shown_text(sample, name) if self.asks else text_of(sample, name):
                 continue
@@ -183,10 +179,7 @@ class BaseMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetric(BaseMetric):
-    """A metric that asks the judge one question, whose reply ``formula`` turns into the score.
-
-    ``definition`` keeps the original name, for the version of the score, if ``name`` is changed.
-    """
+    """A metric that asks the judge one question, whose reply ``formula`` turns into the score."""
 
     about: str = field(compare=False, repr=False)
     kind: Kind[Any] = field(compare=False, repr=False)
@@ -204,9 +197,9 @@ class TaskMetric(BaseMetric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedMetric(BaseMetric):
-    """A judge's rating from 0 to ``top``, divided by ``top``; with ``judges=2``, the mean of two.
+    """A judge's rating divided by ``top``; with ``judges=2``, the mean of two prompts.
 
-    The second prompt is another one; if ``swaps``, answer and reference are exchanged in it.
+    If ``swaps``, the second prompt has answer and reference exchanged.
     """
 
     judges: Literal[1, 2] = 1

@@ -1,7 +1,6 @@
 """Were the right documents retrieved and ranked first, by their ids?
 
-No judge is asked. Ranks count from 1. If a document was retrieved more than once, only its first
-rank counts as a hit, and the repetitions still take up ranks.
+Ranks count from 1. Of a document that was retrieved more than once, the first rank is a hit.
 """
 
 from __future__ import annotations
@@ -18,11 +17,7 @@ from rag_eval_otel.types import EmbedFn, Sample, Score
 
 
 class Ranking(NamedTuple):
-    """What the formulas of ranking metrics see of a sample.
-
-    ``hits`` has the grades of the relevant documents that were retrieved, by rank; ``grades`` those
-    of all relevant documents; ``retrieved`` is the number of different ids.
-    """
+    """Grades of the hits by rank and of all relevant documents; how many ids were retrieved."""
 
     hits: dict[int, float]
     grades: Sequence[float]
@@ -35,10 +30,9 @@ Formula: TypeAlias = Callable[[Ranking], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingMetric(BaseMetric):
-    """A metric that compares ``Sample.ranked_ids`` with ``relevant_ids``; it asks no judge.
+    """A metric that compares the first ``k`` of ``Sample.ranked_ids`` with ``relevant_ids``.
 
-    Only the first ``k`` ids count; None: all. ``unretrieved`` and ``irrelevant`` are the scores if
-    nothing was retrieved, or nothing is relevant; None: undefined.
+    ``unretrieved``, ``irrelevant``: the scores if nothing is retrieved or relevant; None: undefined.
     """
 
     k: int | None = None
