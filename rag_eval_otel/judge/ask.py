@@ -22,8 +22,8 @@ class Ask:
     """Puts the questions (tasks) of metrics about one sample to a judge, within one event loop.
 
     Equal tasks are sent once. Tasks that are put at the same moment share a request, unless one
-    must not see a text of another. While a request is under way, new tasks wait ``patience`` seconds
-    for those that follow from its reply. What does not parse is asked for again with the error.
+    must not see a text of another. During a request, new tasks wait ``patience`` seconds for those
+    that follow from its reply. What does not parse is asked for again with the error.
     """
 
     def __init__(

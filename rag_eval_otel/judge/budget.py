@@ -155,7 +155,7 @@ class Budget:
         return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
-        """Replace the estimate by ``usage``, or by that of ``requests``; a second call has no effect."""
+        """Replace the estimate by ``usage``, or by that of ``requests``; once only."""
         if reservation.is_settled:
             return
         reservation.is_settled = True

@@ -242,7 +242,7 @@ class Endpoint:
             )
 
     async def call(self, send: Send[T], *, is_usable: Callable[[T], bool] = lambda _: True) -> T:
-        """Await ``send()``, again after a passing failure; an unusable result counts as a failure."""
+        """Await ``send()``, again after a passing failure; an unusable result is a failure."""
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
         loop = asyncio.get_running_loop()

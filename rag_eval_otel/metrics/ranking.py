@@ -32,7 +32,7 @@ Formula: TypeAlias = Callable[[Ranking], float]
 class RankingMetric(BaseMetric):
     """A metric that compares the first ``k`` of ``Sample.ranked_ids`` with ``relevant_ids``.
 
-    ``unretrieved``, ``irrelevant``: the scores if nothing is retrieved or relevant; None: undefined.
+    ``unretrieved``, ``irrelevant``: the scores if nothing is; None: undefined.
     """
 
     k: int | None = None
