@@ -136,7 +136,12 @@ class Budget:
 
     async def reserve(self, model: str, *, size: int, part: str = "judge") -> Reservation:
         """Reserve one attempt with ``size`` characters; raise `BudgetSpentError` beyond a limit."""
-        amounts = tuple(self._amounts(model, self._estimate(size, part)))
+        is_on = self._estimates == "on"
+        tokens, reply = (math.ceil(size * _PER_CHARACTER), _REPLY) if is_on else (1, 0)
+        estimate = Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
+        if part == "embedder":
+            estimate = Usage(embedding_requests=1, embedding_tokens=tokens)
+        amounts = tuple(self._amounts(model, estimate))
         shared = None if self._shared is None else await self._shared.take(amounts)
         refused: int | None = None
         cells: tuple[int, ...] = ()
@@ -179,13 +184,6 @@ class Budget:
         price = self.prices.price_of(model) if any(one.is_money for one in self.limits) else None
         money = 0 if price is None else math.ceil(round(price.of(usage) * NANO, 3))
         return [counts.get(limit.unit, money) for limit in self.limits]
-
-    def _estimate(self, size: int, part: str) -> Usage:
-        is_on = self._estimates == "on"
-        tokens, reply = (math.ceil(size * _PER_CHARACTER), _REPLY) if is_on else (1, 0)
-        if part == "embedder":
-            return Usage(embedding_requests=1, embedding_tokens=tokens)
-        return Usage(judge_requests=1, prompt_tokens=tokens, completion_tokens=reply)
 
     def _first_exceeded(self, amounts: Sequence[int], used: Sequence[int]) -> int | None:
         rows = zip(amounts, used, self._most, strict=True)

@@ -15,7 +15,6 @@ from rag_eval_otel.runtime.threads import SyncFirst
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
-    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import Runnable
 
 _WAIT = 30.0  # seconds of an attempt at a call of Bedrock
@@ -58,6 +57,10 @@ class LangChainJudge:
             message = await self._call(messages, config={"callbacks": []})
         name = getattr(message, "response_metadata", {}).get("model_name")
         model = name if name and isinstance(name, str) else self.model
+        text = message if isinstance(message, str) else message.content
+        if not isinstance(text, str):  # it has blocks
+            text = "".join(b if isinstance(b, str) else b.get("text") or "" for b in text)
+        text = text.rpartition("</think>")[2]  # without the thoughts of the model
         counted = getattr(message, "usage_metadata", None) or {}
         usage = Usage(
             judge_requests=1,
@@ -65,7 +68,7 @@ class LangChainJudge:
             cached_tokens=(counted.get("input_token_details") or {}).get("cache_read") or 0,
             completion_tokens=counted.get("output_tokens", 0),
         )
-        return Replies(parts=read_parts(_text(message), tasks), model=model, usage=usage)
+        return Replies(parts=read_parts(text, tasks), model=model, usage=usage)
 
 
 def named_judge(name: str) -> LangChainJudge:
@@ -99,10 +102,3 @@ _NAMES = ("model_name", "model", "model_id", "deployment_name")
 def _first_text(model: object, names: Sequence[str]) -> str:
     found = (getattr(model, name, None) for name in names)
     return next((one for one in found if isinstance(one, str) and one), "")
-
-
-def _text(message: BaseMessage | str) -> str:
-    content = message if isinstance(message, str) else message.content
-    if not isinstance(content, str):
-        content = "".join(b if isinstance(b, str) else b.get("text") or "" for b in content)
-    return content.rpartition("</think>")[2]  # without the thoughts of the model

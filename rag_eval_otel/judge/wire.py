@@ -370,8 +370,10 @@ def _find_object(text: str, groups: Mapping[str, Tasks]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             if start != first:
                 return {}
-            if cut := _named(_cut_off(text[first:]), groups):
-                return cut
+            with suppress(ValueError):  # of an object whose end is missing, all but the last member
+                cut = from_json(text[first:].encode("utf-8", "replace"), allow_partial=True)
+                if isinstance(cut, dict) and (named := _named(dict([*cut.items()][:-1]), groups)):
+                    return named
             start = text.find("{", start + 1)
             continue
         if named := _named(value, groups):
@@ -385,14 +387,6 @@ def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]
     name, group = next(iter(groups.items()))
     is_reply = len(groups) == 1 and value.keys() & group[0].reply.model_fields.keys()
     return {name: value} if is_reply and not found else found
-
-
-def _cut_off(text: str) -> dict[str, Any]:
-    """Return the complete members of the JSON object in ``text``, whose end is missing."""
-    value: object = None
-    with suppress(ValueError):
-        value = from_json(text.encode("utf-8", "replace"), allow_partial=True)
-    return dict([*value.items()][:-1]) if isinstance(value, dict) else {}
 
 
 _LONG_TURN = 4  # times as long as the longest text

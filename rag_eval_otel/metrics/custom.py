@@ -347,7 +347,13 @@ class FunctionMetric(BaseMetric):
         object.__setattr__(self, "source", hashlib.sha256(described).hexdigest()[:8])
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        call = asyncio.ensure_future(self._call(sample))
+        async def called() -> object:
+            is_async = inspect.iscoroutinefunction(_plain(self.function))
+            function = partial(self.function, sample)
+            found: object = function() if is_async else await self._workers.run(function)
+            return await found if inspect.isawaitable(found) else found
+
+        call = asyncio.ensure_future(called())
         try:
             await asyncio.wait([call], timeout=self.timeout)
         finally:
@@ -370,12 +376,6 @@ class FunctionMetric(BaseMetric):
         # Other values are not shown, because texts may be private.
         shown = repr(result) if isinstance(result, float) else f"a {type(result).__name__}"
         return self._failed("internal", f"it returned {shown}, which is no number")
-
-    async def _call(self, sample: Sample) -> object:
-        is_async = inspect.iscoroutinefunction(_plain(self.function))
-        call = partial(self.function, sample)
-        result: object = call() if is_async else await self._workers.run(call)
-        return await result if inspect.isawaitable(result) else result
 
     def _failed(self, reason: Reason, cause: str) -> Score:
         detail = {"error": f"the function of {self.name}: {cause}"}
