@@ -13,7 +13,6 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeRateLimitError
 from rag_eval_otel.evaluation import aevaluate, evaluate
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
-from rag_eval_otel.metrics import metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.dataset import evaluate_dataset
@@ -45,15 +44,6 @@ class Own:
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.outcome  # type: ignore[no-any-return]
-
-
-def test_a_metric_may_be_measured_twice_under_two_names() -> None:
-    """With a name of its own, a second instance is another score, at no further request."""
-    judge = FakeJudge(answers())
-    strict = metric("context_relevance", judges=2, threshold=0.9, name="strict_relevance")
-    evaluation = scored([metric("context_relevance", judges=2), strict], judge)
-    assert [score.label for score in evaluation.scores] == ["pass", "fail"]
-    assert len(judge.requests) == 2
 
 
 @pytest.mark.parametrize(

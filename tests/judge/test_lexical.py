@@ -38,15 +38,12 @@ def verdicts(*statements: str, contexts: tuple[str, ...] = CONTEXTS) -> list[int
     return [verdict.verdict for verdict in found]
 
 
-KNOWN = (
-    *(kinds.REVERSE_QUESTION, kinds.SIMILARITIES, kinds.DIRECT_RELEVANCY, kinds.SUB_QUESTIONS),
-    *(kinds.ADDRESSED, kinds.INTENT, kinds.INTENT_FULFILMENT, kinds.ANSWER_RELEVANCY_RUBRIC),
-    *(*kinds.CONTEXT_RELEVANCE, kinds.RELEVANT_STATEMENTS, kinds.CONTEXT_STATEMENTS),
-    *(kinds.CONTEXT_RELEVANCY_RUBRIC, kinds.USEFUL_FOR_ANSWER, kinds.USEFUL_FOR_REFERENCE),
-    *(kinds.STATEMENTS, kinds.VERDICTS, kinds.JUDGED_STATEMENTS, *kinds.GROUNDEDNESS),
-    *(kinds.RESPONSE_SUPPORTED, kinds.CONTEXT_AGREEMENT, kinds.REFERENCE_STATEMENTS),
-    *(kinds.COMPARED_STATEMENTS, *kinds.ACCURACY, kinds.CORRECTNESS),
-)
+KNOWN = [
+    kind
+    for one in vars(kinds).values()
+    for kind in (one if isinstance(one, tuple) else (one,))
+    if isinstance(kind, Kind) and hasattr(words.Answers, f"to_{kind.family}")
+]
 
 
 def every_task(question: str, answer: str, contexts: tuple[str, ...]) -> list[Task[Any]]:
@@ -60,6 +57,7 @@ def every_task(question: str, answer: str, contexts: tuple[str, ...]) -> list[Ta
         "contexts": contexts,
         "context": contexts[0] if contexts else "",
         "statements": (answer, question),
+        "sentences": (answer, question),
     }
     return [
         *(kinds.REVERSE_QUESTION.task(shown, draw=draw) for draw in range(1, 4)),

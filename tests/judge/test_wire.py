@@ -163,17 +163,13 @@ def useful(*contexts: str, question: str = Q) -> list[kinds.Task[Any]]:
 
 
 def test_contexts_are_shown_once_and_referred_to_by_number() -> None:
-    """Questions about single contexts share one list, and their part says which they are about."""
+    """Questions about single contexts share one list, in which equal contexts have one number."""
     user = sent(CONTEXT, *useful("Two.", "Three."))
     assert "contexts 1]\nOne.\n[c0de contexts 2]\nTwo.\n[c0de contexts 3]\nThree.\n" in user
     assert "useful_for_answer: an entry each for contexts 2, 3, in this order\n" in user
     assert '"useful_for_answer": [0|1, ...]' in user
     assert "context]" not in user
     assert user.count("Two.") == 1
-
-
-def test_equal_contexts_have_one_number() -> None:
-    """A context that was retrieved twice stands in the list once."""
     twice = questions.context_relevance(Q, ["One.", "Two.", "One."], voice=1)
     user = sent(twice, *useful("One.", "Two."))
     assert "contexts 1]\nOne.\n[c0de contexts 2]\nTwo.\n[c0de question" in user

@@ -57,13 +57,6 @@ def example(kind: Kind[Any]) -> dict[str, Any]:
 
 
 @each
-def test_a_sample_that_has_everything_is_scored(name: str) -> None:
-    """With good replies every metric gives a number, without a remark, under its own name."""
-    score = score_of(m.METRICS[name]())
-    assert (score.name, score.status, score.reason) == (name, "ok", None)
-
-
-@each
 @pytest.mark.parametrize("failures", [0.0, 0.3])
 @examples(30)
 @given(seed=SEEDS)
@@ -353,33 +346,12 @@ def test_one_judge_is_enough(name: str, bad: object) -> None:
 
 
 @dual
-def test_no_judge_is_no_number(name: str) -> None:
-    """Without a valid rating, the first judge's error counts."""
-    assert told(rated(name, None, DOWN)[0])[1:3] == ("undefined", "unparsable")
-    assert told(rated(name, DOWN, None)[0])[1:3] == ("error", "transport")
-
-
-@dual
 def test_reasons_become_the_explanation(name: str) -> None:
     """The explanation has the reasons of the judges that gave one."""
     level = DUAL[name][1]
     score, _ = rated(name, {"rating": level, "reason": "Half."}, {"rating": level})
     assert score.explanation == "Half."
     assert rated(name, 1, 1)[0].explanation is None
-
-
-@pytest.mark.parametrize(
-    ("name", "texts"),
-    [
-        ("context_relevance", {"question": "One.", "contexts": ["One."], "answer": ""}),
-        ("response_groundedness", {"answer": "e", "contexts": ["One."], "question": ""}),
-        ("answer_accuracy", {"answer": FULL.reference}),
-    ],
-)
-def test_texts_that_are_parts_of_each_other_are_judged(name: str, texts: dict[str, Any]) -> None:
-    """Unlike in ragas, there is no shortcut; fields that are not needed may be missing."""
-    score, judge = rated(name, 1, 1, **texts)
-    assert (score.value, len(judge.requests)) == (0.5, 2)
 
 
 def test_the_second_judge_of_accuracy_sees_the_texts_exchanged() -> None:

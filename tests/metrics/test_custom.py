@@ -485,13 +485,6 @@ def test_a_number_that_is_no_level(rating: object) -> None:
         assert len(judge.requests) == 2
 
 
-def test_five_levels_by_default() -> None:
-    """Without levels of one's own there are five, from 1 to 5."""
-    score = score_of(m.Rubric(), rated(4))
-    assert (score.value, score.normalized) == (4, 0.75)
-    assert score_of(m.Rubric(), rated(4.5)).reason == "unparsable"
-
-
 def test_the_rubric_is_shown_in_ascending_order() -> None:
     """The judge reads each level with what it means, from the lowest, and the schema lists them."""
     judge = rated(1)
