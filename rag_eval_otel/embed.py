@@ -126,15 +126,14 @@ def _rows(payload: Mapping[str, Any], count: int) -> Vectors:
 
 
 class LangChainEmbedder:
-    """An embedder that calls LangChain ``Embeddings`` on at most ``max_threads`` worker threads.
+    """An embedder that calls LangChain ``Embeddings`` on at most 16 worker threads.
 
     The synchronous ``embed_documents`` is called, not ``aembed_documents``: LangChain's packages
     share one asynchronous HTTP client in a process, which fails if two event loops use it.
     """
 
-    def __init__(self, embeddings: Embeddings, *, max_threads: int = 16) -> None:
-        calls = embeddings.embed_documents, embeddings.aembed_documents
-        self._call = SyncFirst(*calls, max_threads=max_threads)
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._call = SyncFirst(embeddings.embed_documents, embeddings.aembed_documents)
         self.model = name_of(embeddings)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:

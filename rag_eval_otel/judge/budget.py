@@ -25,6 +25,7 @@ NANO = 1_000_000_000  # money is counted in whole billionths, so that sums are e
 _REPLY = 256  # estimated tokens of a reply
 _PER_CHARACTER = 1 / 3  # estimated tokens of a text; English has about 1/4
 _THREADS = 4
+_REST = 5.0  # seconds after an error in which Redis is not asked
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _FRESH = 1.0  # seconds for which the sums of all processes that a request has seen are used
 
@@ -257,7 +258,6 @@ class RedisCounts:
         limits: Sequence[Limit],
         *,
         timeout: float = 0.25,
-        retry: float = 5.0,
         on_error: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -269,7 +269,6 @@ class RedisCounts:
         tag = f"{{rag_eval_otel:budget:{name}}}"  # in braces: one slot of a cluster
         self._keys = [f"{tag}:{limit.unit}:{limit.seconds:g}" for limit in limits]
         self._limits = [(whole(each), round(each.seconds * 1e6 / CELLS)) for each in limits]
-        self._retry = retry
         self._on_error = on_error
         self._clock = clock
         self._away_until = -math.inf
@@ -310,7 +309,7 @@ class RedisCounts:
         self._workers.submit(call)
 
     def _failed(self, error: BaseException) -> None:
-        self._away_until = self._clock() + self._retry
+        self._away_until = self._clock() + _REST
         self._on_error()
         # The message of the error may have the address and its password.
         self._log.write(

@@ -27,17 +27,15 @@ class LangChainJudge:
     The retries and timeouts of the chat model apply. Its calls are traced neither by this library
     nor by LangSmith.
 
-    The chat model is called with ``invoke`` on at most ``max_threads`` worker threads, because
+    The chat model is called with ``invoke`` on at most 16 worker threads, because
     LangChain's packages share one asynchronous HTTP client in a process, which fails in two event
     loops. Only a chat model that has no synchronous form is called with ``ainvoke``; do not use
     another model of its class elsewhere.
     """
 
-    def __init__(
-        self, llm: Runnable[Any, Any], *, model: str | None = None, max_threads: int = 16
-    ) -> None:
+    def __init__(self, llm: Runnable[Any, Any], *, model: str | None = None) -> None:
         """Judge with ``llm``; ``model`` replaces the name of ``llm`` in `Score.version`."""
-        self._call = SyncFirst(llm.invoke, llm.ainvoke, max_threads=max_threads)
+        self._call = SyncFirst(llm.invoke, llm.ainvoke)
         inner = getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
         self.model = model or _first_text(inner, _NAMES) or type(inner).__name__
         address = _first_text(inner, _ADDRESSES)

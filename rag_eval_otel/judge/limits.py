@@ -199,7 +199,6 @@ class Endpoint:
         *,
         title: str = "",
         clock: Clock = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = _RANDOM.random,
     ) -> None:
         self.name = name
@@ -207,7 +206,7 @@ class Endpoint:
         self.limits = limits or Limits()
         self.observers: list[Callable[[Outcome, float], None]] = []
         self.refusal_observers: list[Callable[[str], None]] = []
-        self._clock, self._sleep, self._draw = clock, sleep, draw
+        self._clock, self._draw = clock, draw
         self._reset()
         call_in_child(self._reset)
 
@@ -296,7 +295,7 @@ class Endpoint:
             delay = self._draw() * _back_off(tries)
             if self._clock() + delay >= attempt.deadline:
                 break
-            await self._sleep(delay)
+            await asyncio.sleep(delay)
             with self._lock:
                 now = self._clock()
                 # As many retries as first attempts, but at least three, in a minute.
@@ -350,7 +349,7 @@ class Endpoint:
             if pause <= 0 and probe <= 0:
                 return
             # Another request may close the breaker before the probe.
-            await self._sleep(pause if pause > 0 else min(probe, _POLL))
+            await asyncio.sleep(pause if pause > 0 else min(probe, _POLL))
 
     def _refused(self, kind: type[errors.JudgeError], cause: str) -> errors.JudgeError:
         error = kind(cause)

@@ -69,11 +69,11 @@ class LocalJudge:
         """Load the models."""
         if batch_size < 1:
             raise ConfigError(f"batch_size must be 1 or more, not {batch_size}")
-        self._support = Classifier(model, label=label, device=device, batch_size=batch_size)
+        self._support = Classifier(model, label, device=device, batch=batch_size)
         self.model = f"local/{_name_of(model)}-{self._support.digest}"
         self._relevance = self._support
         if relevance_model is not None:
-            self._relevance = Classifier(relevance_model, device=device, batch_size=batch_size)
+            self._relevance = Classifier(relevance_model, None, device=device, batch=batch_size)
             self.model += f"+{_name_of(relevance_model)}-{self._relevance.digest}"
         self._others = LexicalJudge()
         self._workers = Workers(1)
@@ -145,18 +145,13 @@ class Classifier:
     """Computes the probability that a text supports a claim, with a ``CrossEncoder``."""
 
     def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        label: str | None = None,
-        device: str | None = None,
-        batch_size: int = 32,
+        self, model: str | os.PathLike[str], label: str | None, *, device: str | None, batch: int
     ) -> None:
         self._model = _load(model, device)
         config = self._model.config
         self._count = int(config.num_labels)
         self._label = _label_of(str(model), dict(config.id2label), label)
-        self._batch_size = batch_size
+        self._options = {"batch_size": batch, "show_progress_bar": False}
         self._tokenizer = self._model.tokenizer
 
     @cached_property
@@ -193,8 +188,7 @@ class Classifier:
         if not pairs:
             return {}
         identity = import_module("torch").nn.Identity()
-        options = {"batch_size": self._batch_size, "show_progress_bar": False}
-        rows = self._model.predict(pairs, activation_fn=identity, **options)
+        rows = self._model.predict(pairs, activation_fn=identity, **self._options)
         logits = np.asarray(rows, dtype=float).reshape(len(pairs), -1)
         if self._count == 1:  # the other label has the logit 0
             logits = np.column_stack([logits, np.zeros(len(pairs))])

@@ -133,11 +133,9 @@ def _fulfil(future: Future[Any], call: list[Callable[[], Any]]) -> None:
 class SyncFirst:
     """Run ``call`` on a worker thread; if it raises `NotImplementedError`, await ``acall``."""
 
-    def __init__(
-        self, call: Callable[..., T], acall: Callable[..., Awaitable[T]], *, max_threads: int = 16
-    ) -> None:
+    def __init__(self, call: Callable[..., T], acall: Callable[..., Awaitable[T]]) -> None:
         self._call, self._acall = call, acall
-        self._workers = Workers(max_threads)
+        self._workers = Workers(16)
         self._is_sync = True
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
