@@ -1,7 +1,4 @@
-"""A server on the loopback interface that speaks the OpenAI API, with replies from the test.
-
-The module also has `LoopbackServer`, a small HTTP server that the OTLP receiver uses as well.
-"""
+"""A server on the loopback interface that speaks the OpenAI API, with replies from the test."""
 
 import base64
 import json
@@ -180,7 +177,6 @@ class ScriptedOpenAI:
     slots: int | None = None
     tokens: Callable[[str], int] = count_words
     secrets: Literal["mask", "keep"] = "mask"
-    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self._places = nullcontext() if self.slots is None else threading.Semaphore(self.slots)
@@ -239,7 +235,7 @@ class ScriptedOpenAI:
         hidden = _SECRET_HEADERS if self.secrets == "mask" else frozenset()
         shown = {k: "***" if k in hidden else v for k, v in headers.items()}
         with self._lock:
-            request = RecordedRequest(path=path, body=body, headers=shown, at=self.clock())
+            request = RecordedRequest(path=path, body=body, headers=shown, at=time.monotonic())
             self._requests.append(request)
 
     def _chat(self, body: dict[str, Any]) -> HttpReply:

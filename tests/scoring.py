@@ -148,10 +148,7 @@ def case(
     texts: Mapping[str, Any] | None = None,
     **facts: object,
 ) -> Case:
-    """Return what `assert_case` checks: with ``replies`` by prompt, ``metric`` gives ``value``.
-
-    The facts are fields of the score, ``requests``, or detail; ``texts`` are of the sample.
-    """
+    """Expect ``value`` and facts (of the score, ``requests`` or detail) of ``replies`` by prompt."""
     return Case(metric, value, replies or {}, texts or {}, facts)
 
 

@@ -1,8 +1,4 @@
-"""Golden cases as they are written, and the samples in them.
-
-A case has one sample, or columns of several (a batch, as Haystack takes them). Samples are made by
-the public doors: `Sample` for one, `open_dataset` for columns; what these refuse, they raise.
-"""
+"""Golden cases as they are written, and the samples in them, made by the public doors."""
 
 from __future__ import annotations
 
@@ -59,10 +55,7 @@ def is_batch(case: Case) -> bool:
 
 
 def rows_of(case: Case) -> list[Row]:
-    """Return the samples of a case with their judges.
-
-    Raises what `Sample` or `open_dataset` raise where they refuse the inputs.
-    """
+    """Return the samples of a case with their judges; raise what refuses the inputs."""
     if not is_batch(case):
         return [Row(sample=golden_sample(case), judge=case["judge"])]
     samples = list(golden_dataset(case).samples())

@@ -1,9 +1,6 @@
-"""The judge of a golden case, as one that answers our questions.
+"""The judge of a golden case: for each prompt the replies that the case gives, in order.
 
-For each prompt there are the replies that a case gives to it, one after the other: the JSON of a
-reply, an error, or a text, which our own reader is to make something of. None stands for a reply
-that does not parse; so does everything after the last one. Where a case has no JSON, its texts are
-in the form that the peer asked for; where it says what the judge meant, that counts.
+A reply is JSON, an error or a text for our own reader. None, as all after the last, does not parse.
 """
 
 from __future__ import annotations

@@ -25,12 +25,7 @@ REPAIRS = 4  # the peers take up to five attempts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What we say to a case.
-
-    ``value`` is the score of a single sample, or the mean that a report gives of a batch.
-    ``refused`` is the error that we raise instead of scoring. Neither scores nor error: what was
-    given is accepted, and the case does not say what the judge makes of it.
-    """
+    """What we say to a case: scores and their mean, the error that refuses it, or just nothing."""
 
     scores: tuple[Score, ...] = ()
     value: float | None = None

@@ -28,10 +28,7 @@ def refusal(after: float | None = None) -> errors.JudgeRateLimitError:
 
 
 class Server:
-    """A server that takes 0.1 s for a reply; ``outcome(time)`` may return an error for a request.
-
-    ``at`` has the times of all requests.
-    """
+    """A server that takes 0.1 s for a reply, or for the error that ``outcome(time)`` returns."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """The metrics reproduce the numbers that their models among the peers were seen to give.
 
-To run other cases of the same form:
-``RAG_EVAL_GOLDEN=FILE_OR_DIRECTORY pytest tests/metrics/test_golden.py``.
+For other cases: ``RAG_EVAL_GOLDEN=FILE_OR_DIRECTORY pytest tests/metrics/test_golden.py``.
 """
 
 import os
@@ -22,12 +21,7 @@ needs_cases = pytest.mark.skipif(not CASES, reason="the golden cases are not her
 @needs_cases
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CASES])
 def test_case(case: Case) -> None:
-    """A core case gives the peer's number and what is stated beside it, fused or not.
-
-    At the edges (class ``edge`` or ``defect``) the peers differ among themselves, and our answer is
-    chosen on purpose: a finite number, a status with its reason, or an error that refuses the
-    input; the one that our policy names, where it names one.
-    """
+    """Core cases give the peer's number; at the edges, where peers differ, our policy's outcome."""
     fused, single = (outcome_of(case, share_requests=shares) for shares in (True, False))
     assert str(fused) == str(single)
     for outcome in (fused, single):
