@@ -148,7 +148,7 @@ def case(
     texts: Mapping[str, Any] | None = None,
     **facts: object,
 ) -> Case:
-    """Expect ``value`` and facts (of the score, ``requests`` or detail) of ``replies`` by prompt."""
+    """Expect ``value`` and facts (of score, detail or ``requests``) of ``replies`` by prompt."""
     return Case(metric, value, replies or {}, texts or {}, facts)
 
 

@@ -335,6 +335,8 @@ def asked_about(contexts: list[str], metrics: list[str]) -> list[Sequence[Task[A
     sample = Sample(question="Q?", contexts=contexts, answer="Paris.", reference="Paris.")
     scores = asyncio.run(aevaluate(sample, metrics, judge=judge)).scores
     assert {score.reason for score in scores} == {"too_long"}
+    is_shortened = "is left out" in str(judge.requests)
+    assert {"truncated" in score.detail for score in scores} == {is_shortened}
     return judge.requests
 
 
@@ -357,6 +359,8 @@ def test_the_second_request_is_shorter(metrics: list[str]) -> None:
     for tasks in whole:
         fewer = with_fewer_contexts(tasks)
         assert fewer in requests
+        again = with_fewer_contexts(fewer)
+        assert again == fewer or again not in requests, "it is shortened once"
         assert len(compose(fewer).user) < 0.6 * len(compose(tasks).user)
         assert len(set(fewer)) == len(set(tasks))
         singles = [task.text("context") for task in fewer if "context" in dict(task.inputs)]

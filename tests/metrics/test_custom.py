@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -357,16 +357,6 @@ def with_default(weight: float) -> Callable[[Sample], float]:
     return inner
 
 
-def decorated(weight: float) -> Callable[[Sample], float]:
-    inner = weighing(weight)
-
-    @wraps(inner)
-    def outer(sample: Sample) -> float:
-        return inner(sample)
-
-    return outer
-
-
 def weigh(_: Sample, weight: float, more: object = None) -> float:
     return weight
 
@@ -402,7 +392,6 @@ def compiled(weight: float) -> Any:
     [
         weighing,
         with_default,
-        decorated,
         compiled,
         Revised,
         Weighted,

@@ -153,6 +153,7 @@ def relevant(*draws: object, **options: Any) -> Score:
         (["zero", "zero"], None, "zero_vector"),
         ([None, None], None, "unparsable"),
         ([DOWN, DOWN], None, "transport"),
+        ([None, DOWN], None, "unparsable"),
     ],
 )
 def test_answer_relevancy(draws: list[object], value: float | None, reason: str | None) -> None:
