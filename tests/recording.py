@@ -61,10 +61,10 @@ class NotingInstruments(InstrumentSink):
         self.errors: list[str] = []
         self.outcomes: Counter[tuple[str, str | None]] = Counter()
 
-    def turn(self, outcome: Any, reason: Any = None) -> None:
-        self.outcomes[outcome, reason] += 1
+    def turn(self, outcome: Any, reason: Any = None, *, turns: int = 1) -> None:
+        self.outcomes[outcome, reason] += turns
         if outcome == "skipped":
-            self.reasons.append(reason)
+            self.reasons += [reason] * turns
 
     def internal_error(self, place: str) -> None:
         self.errors.append(place)

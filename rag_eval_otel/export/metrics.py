@@ -316,12 +316,18 @@ class InstrumentSink:
         self.tally.add("captured", "turn", number=turns)
         self._record(semconv.CAPTURED, turns)
 
-    def turn(self, status: Outcome, reason: Reason | SkipReason | DropReason | None = None) -> None:
+    def turn(
+        self,
+        status: Outcome,
+        reason: Reason | SkipReason | DropReason | None = None,
+        *,
+        turns: int = 1,
+    ) -> None:
         attributes: dict[str, str] = {semconv.STATUS: status}
         if reason is not None:
             attributes[semconv.REASON] = reason
-        self._record(semconv.TURNS, 1, attributes)
-        self.tally.add("turns", " ".join(attributes.values()))
+        self._record(semconv.TURNS, turns, attributes)
+        self.tally.add("turns", " ".join(attributes.values()), number=turns)
 
     def feedback(self, feedback: Feedback | None, outcome: FeedbackOutcome) -> None:
         """Count feedback by ``outcome``; ``feedback`` is None if its arguments were wrong."""

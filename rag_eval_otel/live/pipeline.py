@@ -192,8 +192,7 @@ class Pipeline:
         for turns in taken.evicted:
             with self._read_edge:
                 self.instruments.found(turns)
-                for _ in range(turns):
-                    self.instruments.turn("skipped", "evicted")
+                self.instruments.turn("skipped", "evicted", turns=turns)
         if taken.evicted:
             self.clock.export()
 
@@ -311,13 +310,11 @@ class Pipeline:
         around = get_current_span(tree.context)
         for turn_id, turn in turns.items():
             context = contexts.get(turn_id) or around.get_span_context()
-            job = TurnJob(
-                scorer=self.scorer,
+            job = self._job(
+                of_turns.get(turn_id),
                 turn=turn,
                 span=context,
                 ended=turn.path[-1].end or time.time_ns(),
-                clock=self.clock,
-                held=of_turns.get(turn_id),
                 # Without a span, any number that does not change.
                 trace_id=context.trace_id or zlib.crc32(repr(turn.anchor.id).encode()),
                 attributes=lambda: [getattr(around, "attributes", None) or {}],
@@ -430,17 +427,21 @@ class Pipeline:
             del trace.held[anchor.key[1]]
             self.store.start_scoring(anchor)
         has_left = any(each.ending is not None and each.ending.status for each in spans)
-        return TurnJob(
-            scorer=self.scorer,
+        return self._job(
+            held,
             turn=turn,
             span=INVALID_SPAN_CONTEXT if view is None else view.context,
             ended=(view.end if view is not None else turn.anchor.end) or 0,
-            held=held,
-            clock=self.clock,
             is_missed=held is None and not has_left,
             trace_id=trace.trace_id,
             attributes=partial(attributes_around, turn, trace.spans),
         )
+
+    def _job(self, held: Held | None, **options: Any) -> TurnJob:
+        if held is not None:
+            options["release"] = partial(self.clock.release, held)
+            options["seconds_left"] = partial(self.store.seconds_left, held)
+        return TurnJob(scorer=self.scorer, **options)
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
         """Count the turns of ``trace`` as not scored, unless it was read, and export its spans.

@@ -160,8 +160,8 @@ class Job(Protocol):
         """The approximate memory that this job keeps, in bytes."""
 
     @property
-    def seconds_left(self) -> float:
-        """Seconds until the result of this job is too late."""
+    def seconds_left(self) -> Callable[[], float]:
+        """Returns the seconds until the result of this job is too late."""
 
     def begin(self) -> bool:
         """Do the quick part of the work; return True if `run` must be called for the rest."""
@@ -180,7 +180,7 @@ class Call:
     size: int
     function: Callable[[], object]
     on_given_up: Callable[[GivenUp], object]
-    seconds_left: float = float("inf")
+    seconds_left: Callable[[], float] = lambda: float("inf")
 
     def begin(self) -> bool:
         self.function()
@@ -382,7 +382,7 @@ class BackgroundEvaluator:
 
     def _is_in_time(self, job: Job) -> bool:
         # Without overload, a job runs even if it is late: its scores are still of use.
-        return not self._is_overloaded or job.seconds_left > self._mean
+        return not self._is_overloaded or job.seconds_left() > self._mean
 
     def _decide(self, jobs: list[Job], *, runs: bool) -> None:
         for job in jobs:

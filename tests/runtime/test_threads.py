@@ -40,7 +40,10 @@ class Call:
         self.run = work
         self.give_up = given_up
         self.size = size
-        self.seconds_left = seconds_left
+        self.left = seconds_left
+
+    def seconds_left(self) -> float:
+        return self.left
 
     def begin(self) -> bool:
         self._begin()
@@ -283,7 +286,7 @@ def test_under_overload_a_job_that_waits_beyond_its_deadline_is_not_done() -> No
     assert all(evaluator.submit(Call()) for _ in range(4))
     assert not evaluator.submit(Call())
     assert not given_up.done()
-    late.seconds_left = 0.0
+    late.left = 0.0
     assert given_up.result(30) == "overload"
     gate.opened.set_result(None)
     assert evaluator.flush(30)
