@@ -158,10 +158,9 @@ def _gauges_of(provider: MeterProvider) -> dict[str, _Sources]:
 def add_gauges(
     provider: MeterProvider | None, owner: object, sources: Mapping[str, Source]
 ) -> Callable[[], None]:
-    """Report in each gauge of ``sources`` the observations that its source makes of ``owner``.
+    """Report in each gauge of ``sources`` what its source makes of ``owner``, a weak reference.
 
-    ``owner`` is referenced weakly. Return a function that ends the reports. Not thread-safe:
-    `instrument` calls it under a lock.
+    Return a function that ends the reports. Not thread-safe: `instrument` has a lock.
     """
     provider, reference = provider or get_meter_provider(), weakref.ref(owner)
     gauges = _gauges_of(provider)
@@ -266,10 +265,7 @@ _NAME_LENGTH = 128  # characters of such a name: more than models have
 
 
 class InstrumentSink:
-    """Record scores and durations in histograms, and turns, requests and failures in counters.
-
-    The counter ``rag.evaluation.turns`` counts every turn exactly once.
-    """
+    """Record scores and durations in histograms, and turns, requests and failures in counters."""
 
     def __init__(
         self, meter_provider: MeterProvider | None = None, *, services: Iterable[str] = ()
@@ -364,10 +360,7 @@ class InstrumentSink:
         self._record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def watch(self, held: Any, measurements: Iterable[Measurement] = ()) -> None:
-        """Report in gauges the spans in ``held``, pending turns, and judges and embedders.
-
-        ``held`` has a length, and the attribute ``size`` in bytes.
-        """
+        """Report in gauges ``held`` (its length and ``size``), pending turns, judges, embedders."""
         provider = self._meter_provider
         self._held = held  # gauges refer to it weakly
         gauges: dict[str, Source] = {

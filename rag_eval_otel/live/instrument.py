@@ -421,18 +421,17 @@ def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
     value: object = sinks
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError(f"sinks must be a sequence of sinks and names, not {value!r}")
-    return tuple(map(_sink, sinks))
-
-
-def _sink(sink: Any) -> Sink:
-    if isinstance(sink, str):
-        name, sink = sink, SINKS.find(sink)
-        sink = SINKS.make(name) if isinstance(sink, type) else sink
-    if not callable(sink):
-        raise ConfigError(
-            f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
-        )
-    return cast("Sink", sink)
+    found: list[Any] = []
+    for sink in sinks:
+        made: object = SINKS.find(sink) if isinstance(sink, str) else sink
+        if isinstance(sink, str) and isinstance(made, type):
+            made = SINKS.make(sink)
+        if not callable(made):
+            raise ConfigError(
+                f"a sink must be a name, a function, or an object with __call__, not {made!r}"
+            )
+        found.append(made)
+    return tuple(found)
 
 
 def _report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:

@@ -147,10 +147,8 @@ class Pipeline:
         self.start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hold ``span`` if it may be the span of a RAG turn; otherwise export it at once.
-
-        On the evaluator's thread, foreign spans are dropped: they are of the judge's client.
-        """
+        """Hold ``span`` if it may be the span of a RAG turn; otherwise export it at once."""
+        # On the evaluator's thread, foreign spans are dropped: they are of the judge's client.
         if JUDGING.get() is not None and judging() is not None:
             if is_own(span):
                 self._pass_on(span)
@@ -213,10 +211,7 @@ class Pipeline:
             self.export(span)
 
     def leave(self, held: Held) -> bool:
-        """Export a held span, or end the spans of a held run tree, in the context of its end.
-
-        Return False if the run tree has yet to be read.
-        """
+        """Export a held item in the context of its end; return False for a run tree to read."""
         item, ending = held.item, held.ending or UNTOUCHED
         if isinstance(item, RunTree):
             self.read_tree(held)
@@ -371,7 +366,6 @@ class Pipeline:
         with self._sweeping:  # a flush waits for the traces that the clock has just removed
             for trace in complete():
                 give_up = partial(self.give_up, trace)
-                # Two spans with one id cannot be told apart.
                 function = partial(give_up, None) if trace.is_doubled else partial(self.read, trace)
                 self._submit(trace.size, function, give_up)
 
@@ -444,11 +438,8 @@ class Pipeline:
         return TurnJob(scorer=self.scorer, **options)
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
-        """Count the turns of ``trace`` as not scored, unless it was read, and export its spans.
-
-        ``why`` is None if two of its spans have the same id.
-        """
-        if why is None:
+        """Count the turns of ``trace`` as not scored, unless it was read, and export its spans."""
+        if why is None:  # two of its spans have the same id
             ending, count = Ending("skipped", "ambiguous"), partial(self.scorer.refuse, "ambiguous")
         else:
             ending = Ending("error", "internal") if why == "error" else Ending(why)
@@ -485,7 +476,7 @@ class Pipeline:
         return False
 
     def prepare_calls(self) -> None:
-        """Start the threads that export and flush at the end, as none can be started at exit."""
+        """Start the threads that export and flush, as none can be started at exit."""
         self.clock.start()
         self.flushes.prepare(2)  # one may hang
 

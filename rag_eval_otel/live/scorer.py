@@ -1,7 +1,4 @@
-"""`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks.
-
-In a cascade, the offline judge evaluates all turns, and the configured judge a sample of them.
-"""
+"""`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Drain pipelines before the process ends.
 
-`atexit` covers only an interpreter that exits normally. It does not cover SIGTERM, uvicorn, which
-kills its process, and the children of multiprocessing and Celery, which end by os._exit.
+`atexit` does not cover SIGTERM, uvicorn, which kills its process, and the children of
+multiprocessing and Celery, which end by os._exit.
 """
 
 from __future__ import annotations

@@ -199,8 +199,8 @@ _Slot: TypeAlias = "asyncio.Future[bool]"  # whether the waiting job may run, or
 class BackgroundEvaluator:
     """Runs jobs in an event loop on a thread, ``concurrency`` at a time, the newest first.
 
-    The thread polls while jobs run, because waking it by a system call in `submit` would delay the
-    application's thread. If more than four times ``concurrency`` wait, late jobs are given up.
+    The thread polls while jobs run, as a system call in `submit` to wake it would take the
+    application's time. If more than four times ``concurrency`` wait, late jobs are given up.
     """
 
     concurrency: int = 16
@@ -236,11 +236,9 @@ class BackgroundEvaluator:
         self._log = LimitedLog()
 
     def submit(self, job: Job) -> bool:
-        """Queue ``job``; return False if there is no room or thread.
-
-        A job that another job submits is always accepted: both share the same texts in memory.
-        """
+        """Queue ``job``; return False if there is no room or thread."""
         with self._lock:
+            # A job that another job submits is always accepted: both share the texts in memory.
             follows = self._thread is not None and self.is_current()
             count = len(self._pending) - self._is_beginning  # what a job submits takes its place
             has_room = count < self.capacity and self._bytes + job.size <= self.max_bytes
