@@ -257,7 +257,9 @@ class RagEvalSpanProcessor(SpanProcessor):
         attachment = Attachment(target=getattr(span, "_span_processor", None))
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
-            pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
+            used = {id(sink) for sink in pipeline_of(first.handle).scorer.sinks}
+            own = tuple(sink for sink in pipeline.scorer.sinks if id(sink) not in used)
+            pipeline.scorer.sinks = own  # those of the first pipeline stay open
             pipeline.drain(0.0)
             pipeline.store.is_fed = False  # the first pipeline counts the turns
             log.warning(

@@ -118,10 +118,8 @@ class Pipeline:
             config=config,
             redactor=redact,
         )
-        self._tree_edge = self.edge("callback")
-        self._end_edge = self.edge("on_end")
-        self._read_edge = self.edge("reading")
-        self.release_edge = self.edge("release")
+        self._tree_edge, self._end_edge = self.edge("callback"), self.edge("on_end")
+        self._read_edge, self.release_edge = self.edge("reading"), self.edge("release")
         self._sweeping = threading.RLock()
         call_in_child(self._after_fork)
 
@@ -281,21 +279,18 @@ class Pipeline:
         tree: RunTree = held.item
         turns, spans = dict[Hashable, Turn](), dict[Run, Span]()
         of_turns, others = dict[Hashable, Held](), list[tuple[Span, Run]]()
-
-        def part(item: object, size: int, *, is_likely: bool) -> Held:
-            return Held((0, id(item)), item, held.context, size, is_likely)
-
         try:
             turns, spans = self._start_tree(tree)
             for run, span in spans.items():
+                item, size = ((span, run),), held.size // max(1, len(turns))
                 if run.id in turns and span.is_recording():
-                    size = held.size // len(turns)
-                    of_turns[run.id] = part(((span, run),), size, is_likely=True)
+                    of_turns[run.id] = Held((0, id(item)), item, held.context, size, is_likely=True)
                 else:
-                    others.append((span, run))
+                    others += item
         finally:
-            rest = [part(tuple(others), 0, is_likely=False)] if others else []
-            self.store.replace(held, list(of_turns.values()), rest)
+            rest = tuple(others)
+            left = Held((0, id(rest)), rest, held.context, 0, is_likely=False)
+            self.store.replace(held, list(of_turns.values()), [left] if others else [])
             self.clock.export()
         status = None if held.ending is None else held.ending.status
         if status in {"overload", "shutdown", "error"}:  # the spans say it
@@ -355,15 +350,14 @@ class Pipeline:
         with self.release_edge:
             if self.recorder.runs:
                 self.recorder.flush(self.recorder.grace)
-        with self.release_edge:
-            self._submit_all(self.store.sweep)
+        self._submit_all(self.store.sweep)
 
     def submit_ended(self) -> None:
-        with self.release_edge:
-            self._submit_all(self.store.flush)
+        self._submit_all(self.store.flush)
 
     def _submit_all(self, complete: Callable[[], list[Trace]]) -> None:
-        with self._sweeping:  # a flush waits for the traces that the clock has just removed
+        # Locked: a flush waits for the traces that the clock has just removed.
+        with self.release_edge, self._sweeping:
             for trace in complete():
                 give_up = partial(self.give_up, trace)
                 function = partial(give_up, None) if trace.is_doubled else partial(self.read, trace)
@@ -466,13 +460,15 @@ class Pipeline:
         """Submit all traces and runs for scoring, even incomplete ones, and hold no more spans."""
         if self.recorder.runs:
             self.recorder.flush()
-        with self.release_edge:
-            self._submit_all(self.store.close)
+        self._submit_all(self.store.close)
         self.clock.stop()
 
     def flush_next(self, timeout: float) -> bool:
+        return self.next is None or self._flushed(self.next, timeout)
+
+    def _flushed(self, target: Any, timeout: float) -> bool:
         with self.release_edge:
-            return self.next is None or self.next.force_flush(int(timeout * 1000)) is not False
+            return target.force_flush(int(timeout * 1000)) is not False
         return False
 
     def prepare_calls(self) -> None:
@@ -503,8 +499,7 @@ class Pipeline:
         return kinds
 
     def _warn_of_missing_providers(self, _: Evaluation) -> None:
-        if missing := self.missing_providers():
-            _warn_of_missing(*missing)
+        _warn_of_missing(*self.missing_providers())
 
     def flush(self, timeout: float) -> bool:
         """See `Handle.flush`."""
@@ -591,12 +586,8 @@ class Pipeline:
         """Flush logger and meter provider; the application may have set the global ones late."""
         meters = None if self.is_forked else self.meters or get_meter_provider()
         for provider in (self.logger_provider, meters):
-
-            def flush(provider: Any = provider) -> None:
-                with self.release_edge:
-                    provider.force_flush(int(_MAX_FLUSH_WAIT * 1000))
-
             if hasattr(provider, "force_flush"):  # the API's own providers have none
+                flush = partial(self._flushed, provider, _MAX_FLUSH_WAIT)
                 self._call_within(flush, max(_GRACE, self._left(deadline)))
 
     def _call_within(self, call: Callable[[], object], timeout: float) -> bool:
@@ -618,4 +609,5 @@ _LOST: Final[Mapping[str, str]] = {
 @cache
 def _warn_of_missing(*names: str) -> None:
     losses = "; ".join(f"no {name} is set: {_LOST[name]}" for name in names)
-    log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
+    if losses:
+        log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)

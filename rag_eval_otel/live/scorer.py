@@ -307,10 +307,6 @@ class TurnScorer:
                     results.append(function(*arguments))
         return results
 
-    def leave_open(self, sinks: Sequence[Sink]) -> None:
-        """Do not use or close those of ``sinks``, because another pipeline uses them."""
-        self.sinks = tuple(sink for sink in self.sinks if all(sink is not each for each in sinks))
-
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
@@ -336,9 +332,8 @@ class TurnScorer:
             self._log.write(f"error {reason}", text, reason, models)
 
     async def score(self, job: TurnJob) -> Ending:
-        span = job.span
-        flags = int(span.trace_flags)
-        ref = SpanRef(trace_id=span.trace_id, span_id=span.span_id, trace_flags=flags)
+        trace_id, span_id, flags = job.span.trace_id, job.span.span_id, int(job.span.trace_flags)
+        ref = SpanRef(trace_id=trace_id, span_id=span_id, trace_flags=flags)
         result: Evaluation | SkipReason = failed_evaluation(self._measurement.metrics, "internal")
         with self._edge:
             result = await self._evaluation(job, ref)
