@@ -223,7 +223,7 @@ class _Clock:
         return self.now
 
 
-class _InlineEvaluator(BackgroundEvaluator):
+class InlineEvaluator(BackgroundEvaluator):
     """Runs each job on the thread that submits it; no job waits for anything."""
 
     def submit(self, job: Job) -> bool:
@@ -238,7 +238,7 @@ class _NotingScorer(TurnScorer):
 
     def __init__(self, config: Config) -> None:
         instruments = InstrumentSink(NoOpMeterProvider())
-        super().__init__(config, instruments=instruments, evaluator=_InlineEvaluator())
+        super().__init__(config, instruments=instruments, evaluator=InlineEvaluator())
         self.found: list[Outcome] = []
 
     async def score(self, job: TurnJob) -> Ending:
