@@ -22,7 +22,6 @@ from typing_extensions import Self
 
 _BASE = "/v1"
 _NUMBERS = count(1)
-_SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key"})
 _FORMATS = {  # by the richest response format of a server: all formats that the server accepts
     "none": ("text",),
     "json_object": ("text", "json_object"),
@@ -181,7 +180,6 @@ class ScriptedOpenAI:
         token_latency: float = 0.0,
         slots: int | None = None,
         tokens: Callable[[str], int] = count_words,
-        secrets: Literal["mask", "keep"] = "mask",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reply = reply
@@ -193,7 +191,6 @@ class ScriptedOpenAI:
         self._token_latency = token_latency
         self._slots = nullcontext() if slots is None else threading.BoundedSemaphore(slots)
         self._tokens = tokens
-        self._secret_headers = _SECRET_HEADERS if secrets == "mask" else frozenset()
         self._clock = clock
         self._lock = threading.Lock()
         self._requests: list[RecordedRequest] = []
@@ -247,9 +244,8 @@ class ScriptedOpenAI:
         return reply
 
     def _record(self, path: str, headers: Mapping[str, str], *, body: dict[str, Any]) -> None:
-        shown = {k: "***" if k in self._secret_headers else v for k, v in headers.items()}
         with self._lock:
-            request = RecordedRequest(path=path, body=body, headers=shown, at=self._clock())
+            request = RecordedRequest(path=path, body=body, headers=dict(headers), at=self._clock())
             self._requests.append(request)
 
     def _chat(self, body: dict[str, Any]) -> HttpReply:

@@ -261,7 +261,7 @@ class _NotingScorer(TurnScorer):
         raise AssertionError(why, turns)
 
 
-class _Exported(SpanProcessor):
+class Exported(SpanProcessor):
     """A span processor that collects the spans that would be exported."""
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ def replay(
         hold_seconds=_HOLD_SECONDS,
         contexts_from_prompt=contexts_from_prompt,
     )
-    noting, clock, exported = _NotingScorer(config), _Clock(), _Exported()
+    noting, clock, exported = _NotingScorer(config), _Clock(), Exported()
     pipeline = Pipeline(
         config,
         provider=NoOpTracerProvider(),

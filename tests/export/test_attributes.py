@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
 from live import (
@@ -48,7 +48,7 @@ from rag_eval_otel.export.attributes import (
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, Usage
 from rag_eval_otel.untrusted import redactor
-from replay import ReplayedSpan, load
+from replay import Exported, ReplayedSpan, load
 from support import hide
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
@@ -478,19 +478,9 @@ def test_texts_are_removed_on_every_path(
         assert app.attributes_of(search)["retrieval.documents.0.document.score"] == 0.5
 
 
-class Noting(SpanProcessor):
-    """A processor that keeps the spans it gets."""
-
-    def __init__(self) -> None:
-        self.spans: list[ReadableSpan] = []
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self.spans.append(span)
-
-
 @contextmanager
-def wrapping(**options: Any) -> Iterator[tuple[Noting, Any]]:
-    noting = Noting()
+def wrapping(**options: Any) -> Iterator[tuple[Exported, Any]]:
+    noting = Exported()
     handle = instrument(wrap=noting, judge=good_judge(), **options)
     yield noting, handle.processor
     handle.shutdown(0.0)

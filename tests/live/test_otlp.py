@@ -10,9 +10,8 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-from live import SOURCES, STATUS, App, GatedJudge, Source, attached
+from live import SOURCES, STATUS, App, Source, attached
 from otlp_receiver import OtlpReceiver
-from parallel import forking, in_child
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
@@ -48,31 +47,6 @@ def test_scores_arrive_on_the_span_of_the_turn_once(protocol: str, source: Sourc
         assert "/fused" in version
         assert version.endswith("/fake")
     assert not any(key.endswith("explanation") for key in span.attributes)
-
-
-@pytest.mark.slow
-@forking
-@SOURCES
-@PROTOCOLS
-def test_fork_with_held_spans(protocol: str, source: Source) -> None:
-    """The parent's held spans leave from the parent only; the child's own turns are scored too."""
-    judge = GatedJudge()
-    with exporting(protocol, judge=judge) as (app, receiver):
-        app.turns(20, source)
-        app.pipeline.submit_ended()
-        judge.asked.result(10)
-
-        def child() -> bool:
-            judge.open()
-            app.turns(3, source)
-            return app.handle.flush(10)
-
-        assert in_child(child)
-        judge.open()
-        assert app.handle.flush(10)
-        spans = receiver.wait_for_spans(3 * 23)
-    assert len({span.span_id for span in spans}) == len(spans) == 3 * 23
-    assert [span.attributes.get(STATUS) for span in spans].count("scored") == 23
 
 
 @SOURCES

@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from parallel import forking, in_child
+from parallel import forking, in_child, refuse_threads
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Workers
 
 
@@ -365,12 +365,7 @@ def test_workers_start_anew_in_a_forked_child() -> None:
 
 def test_without_threads_the_call_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the interpreter exits it starts no thread; the last call is still made."""
-
-    def refuse(self: threading.Thread) -> None:
-        message = "can't start new thread at interpreter shutdown"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refuse_threads(monkeypatch)
     assert asyncio.run(Workers(1).run(threading.current_thread)) is threading.current_thread()
 
 
