@@ -345,8 +345,7 @@ def _warn_of_hashing(judge: str) -> None:
     )
 
 
-# --- the option `budget` --------------------------------------------------------------------------
-
+# The option `budget`
 PERIODS: Final[Mapping[str, float]] = {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _SHORT: Final = {"min": "minute", "m": "minute", "h": "hour", "d": "day"}
 _SCALE: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
@@ -415,8 +414,7 @@ def _limit(part: str, where: str, text: object) -> Limit:
     return Limit(amount=amount, unit=counted or unit, seconds=period)
 
 
-# --- the option `thresholds` ----------------------------------------------------------------------
-
+# The option `thresholds`
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 

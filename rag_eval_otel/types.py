@@ -19,8 +19,7 @@ EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
 ScoreStatus = Literal["ok", "undefined", "error"]
 Label = Literal["pass", "fail"]
-Form = Literal["short", "full"]
-"""Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
+Form = Literal["short", "full"]  # who splits an answer into claims: this library, or the judge
 
 _Refused = Literal["transport", "timeout", "unauthorized", "rate_limited", "bad_request"]
 _NotSent = Literal["circuit_open", "budget", "shutdown", "internal", "redaction_error"]

@@ -42,10 +42,9 @@ class _CanaryMetric:
                 self._end_learning(rows)
             return None
         mean = self.means.get(row)
-        if mean is None or not self.detector.update(_deviation(score, mean)):
-            return None
+        is_raised = mean is not None and self.detector.update(_deviation(score, mean))
         alarm = self.detector.alarm
-        if alarm is None:
+        if not is_raised or alarm is None:
             return None
         # With the means of scores instead of those of deviations.
         before, (low, high) = sum(self.means.values()) / len(self.means), alarm.interval

@@ -115,8 +115,6 @@ def _excess(sums: Sequence[float], block: int, variance: float) -> float:
     return excess if excess > _SIGNIFICANT * by_chance else 0.0
 
 
-# --- bets -----------------------------------------------------------------------------------------
-
 _BETS = (6, 4, 4, 4)  # the number of bets on each view
 _MIN_CHANGE, _MAX_CHANGE = 0.03, 0.4  # changes of the mean that the bets suit
 _MAX_STAKE = 0.95  # a single score takes at most this fraction of the wealth of a bet
@@ -162,8 +160,6 @@ def _mean_error(level: Level, stake: float, every: float) -> float:
     quantile = -NormalDist().inv_cdf(doubt)  # not of 1 - doubt, which rounds to 1
     return min(quantile * level.error, math.log(every) / (level.n * stake))
 
-
-# --- the onset of a change ------------------------------------------------------------------------
 
 _RECENT = 256  # scores that are kept, in steps of 1/255, to estimate the onset
 _STEPS = 255

@@ -185,11 +185,10 @@ class Pipeline:
         if taken.is_new:
             self.prepare_calls()
             self.clock.wake()
-        for turns in taken.evicted:
-            with self._read_edge:
-                self.instruments.found(turns)
-                self.instruments.turn("skipped", "evicted", turns=turns)
         if taken.evicted:
+            with self._read_edge:
+                self.instruments.found(sum(taken.evicted))
+                self.instruments.turn("skipped", "evicted", turns=sum(taken.evicted))
             self.clock.export()
 
     def export(self, span: ReadableSpan) -> None:

@@ -142,6 +142,7 @@ def test_the_numbers_of_all_pipelines_of_a_provider_are_added() -> None:
         sink.watch(queue)
         sink.found(2)
         sink.turn("scored")
+        sink.turn("dropped", "shutdown", turns=0)
     found = points(reader)
     assert found["rag.evaluation.held"] == {(): 7}
     assert found["rag.evaluation.held_bytes"] == {(): 700}

@@ -367,8 +367,7 @@ class BackendSink:
         """Send all queued scores; return False if that takes more than ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         begun = [(delivery, delivery.begin_flush()) for delivery in self.deliveries]
-        left = (max(0.0, deadline - time.monotonic()) for _ in begun)
-        done = [each.end_flush(limit, timeout=next(left)) for each, limit in begun]
+        done = [each.end_flush(n, timeout=deadline - time.monotonic()) for each, n in begun]
         return all(done)
 
     def close(self) -> None:
