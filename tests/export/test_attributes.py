@@ -123,19 +123,12 @@ def test_explanations_are_opt_in_and_limited() -> None:
     assert score_attributes(ending_of(evaluation), explanations=True)[key] == "x" * MAX_EXPLANATION
 
 
-def test_a_skipped_turn_has_status_and_reason() -> None:
-    """A span without an ending has no attributes."""
-    assert score_attributes(Ending("skipped", "no_answer")) == {
-        "rag.evaluation.status": "skipped",
-        "rag.evaluation.reason": "no_answer",
-    }
+def test_what_has_no_score_has_a_reason() -> None:
+    """A skipped turn has one, and an undefined or failed metric in place of its number."""
+    skipped = {"rag.evaluation.status": "skipped", "rag.evaluation.reason": "no_answer"}
+    assert score_attributes(Ending("skipped", "no_answer")) == skipped
     assert score_attributes(UNTOUCHED) == {}
-
-
-def test_failed_scores_have_a_reason_and_no_number() -> None:
-    """An undefined or failed metric has a reason and no score attribute."""
-    found = score_attributes(ending_of(Evaluation(scores=(UNDEFINED, FAILED))))
-    assert found == {
+    assert score_attributes(ending_of(Evaluation(scores=(UNDEFINED, FAILED)))) == {
         "rag.evaluation.status": "error",
         "rag.evaluation.duration": 0.0,
         "rag.evaluation.faithfulness.reason": "no_claims",
