@@ -53,9 +53,7 @@ ScoreEvents = Literal["log", "span", "both"]
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _OPENAI: Final = "https://api.openai.com/v1"
 
-MAX_TEXT_CHARS: Final = 100_000
-"""The default of the option ``max_text_chars``: about fifty pages."""
-
+MAX_TEXT_CHARS: Final = 100_000  # the default of ``max_text_chars``: about fifty pages
 _HELD_BYTES: Final = 64 * 1024  # of text, for each span of ``max_held``
 _LEAST_HELD: Final = 64  # spans whose bytes are allowed in any case: enough for one long turn
 
@@ -266,11 +264,7 @@ _HINTS: Final[Mapping[str, Any]] = get_type_hints(Config, include_extras=True)
 
 
 def allowed_values(name: str) -> str:
-    """Say in words what the option ``name`` may be, as in ``a number between 0 and 3,600``.
-
-    The words are for error messages and docs; they are empty unless the option is a number with
-    limits, a choice of texts, or a switch.
-    """
+    """Say in words what a number, choice or switch may be: ``a number between 0 and 3,600``."""
     hint = _HINTS[name]
     if get_origin(hint) is Annotated:
         kind, (low, high) = get_args(hint)
@@ -351,8 +345,7 @@ def _warn_of_hashing(judge: str) -> None:
     )
 
 
-# --- the option `budget` --------------------------------------------------------------------------
-
+# The option `budget`
 PERIODS: Final[Mapping[str, float]] = {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _SHORT: Final = {"min": "minute", "m": "minute", "h": "hour", "d": "day"}
 _SCALE: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
@@ -366,14 +359,11 @@ _LIMIT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """At most ``amount`` of ``unit`` (such as ``tokens`` or ``USD``) in any ``seconds`` seconds.
-
-    With infinite ``seconds``, the limit is for a whole run.
-    """
+    """At most ``amount`` of ``unit`` (such as ``tokens`` or ``USD``) in any ``seconds`` seconds."""
 
     amount: float
     unit: str
-    seconds: float
+    seconds: float  # infinite for a whole run
 
     @property
     def is_money(self) -> bool:
@@ -424,16 +414,14 @@ def _limit(part: str, where: str, text: object) -> Limit:
     return Limit(amount=amount, unit=counted or unit, seconds=period)
 
 
-# --- the option `thresholds` ----------------------------------------------------------------------
-
+# The option `thresholds`
 _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
-    """Return the threshold of each metric, by the metric's name.
+    """Return the thresholds by metric, whose names are not checked.
 
     ``thresholds`` is a mapping, the path of a TOML file, or a text such as ``name=0.8,other=1``.
-    A `ConfigError` begins with ``where``, the option or variable. Names are not checked.
     """
     if isinstance(thresholds, os.PathLike) or str(thresholds).endswith(".toml"):
         return read_thresholds(Path(cast("str", thresholds)))

@@ -1,7 +1,4 @@
-"""Environment variables that are not options, and the names of the variables of options.
-
-This module and `rag_eval_otel.config` are the only ones that read the environment.
-"""
+"""Environment variables that are not options, and the names of the variables of options."""
 
 from __future__ import annotations
 

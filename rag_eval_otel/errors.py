@@ -49,59 +49,48 @@ class JudgeError(RagEvalError):
     status: int | None = None
     retry_after: float | None = None
 
+    def __init_subclass__(cls, *, reason: Reason | None = None) -> None:
+        cls.reason = reason or cls.reason
 
-class JudgeTimeoutError(JudgeError):
+
+class JudgeTimeoutError(JudgeError, reason="timeout"):
     """The judge did not answer in time."""
-
-    reason = "timeout"
 
 
 class JudgeTransportError(JudgeError):
     """The judge could not be reached, or answered with a server error."""
 
 
-class JudgeAuthError(JudgeError):
+class JudgeAuthError(JudgeError, reason="unauthorized"):
     """The judge refused the key (401 or 403)."""
 
-    reason = "unauthorized"
 
-
-class JudgeRateLimitError(JudgeError):
+class JudgeRateLimitError(JudgeError, reason="rate_limited"):
     """A request was refused (429), or not sent because the server demands a long pause."""
 
-    reason = "rate_limited"
 
-
-class JudgeRequestError(JudgeError):
+class JudgeRequestError(JudgeError, reason="bad_request"):
     """The judge refused the request itself (400, 404, 422): often the model's name is wrong."""
 
-    reason: ClassVar[Reason] = "bad_request"
     named: frozenset[str] = frozenset()  # options of the request that the server's message names
 
 
-class JudgeTooLongError(JudgeRequestError):
+class JudgeTooLongError(JudgeRequestError, reason="too_long"):
     """The texts of the request are too long for the judge's model."""
 
-    reason: ClassVar[Reason] = "too_long"
 
-
-class JudgeUnavailableError(JudgeError):
+class JudgeUnavailableError(JudgeError, reason="circuit_open"):
     """The judge was not asked, because earlier requests failed (open circuit breaker)."""
 
-    reason: ClassVar[Reason] = "circuit_open"
     requests: int = 0
 
 
-class BudgetSpentError(JudgeUnavailableError):
+class BudgetSpentError(JudgeUnavailableError, reason="budget"):
     """The judge was not asked, because a limit of the budget is reached."""
 
-    reason: ClassVar[Reason] = "budget"
 
-
-class UnparsableReplyError(JudgeError):
+class UnparsableReplyError(JudgeError, reason="unparsable"):
     """The judge replied, but its reply does not parse or does not fit the question."""
-
-    reason = "unparsable"
 
 
 class UnsuitableJudgeError(UnparsableReplyError):

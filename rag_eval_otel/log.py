@@ -1,7 +1,6 @@
 """The logger of this library, and the form of exceptions and addresses in log lines.
 
-Log lines have no texts of users, no keys and no words of servers. The message of an exception may
-have all of these.
+Log lines have no texts of users, no keys and no words of servers, as messages of exceptions may.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class _Named(logging.LoggerAdapter):  # type: ignore[type-arg]  # none in Python
         return f"rag_eval_otel: {msg}", kwargs
 
 
-log: Final = _Named(logging.getLogger("rag_eval_otel"), {})
-"""The logger of this library. No module has another one."""
+log: Final = _Named(logging.getLogger("rag_eval_otel"), {})  # no module has another one
 
 
 def cause_of(error: BaseException) -> str:

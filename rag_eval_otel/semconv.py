@@ -1,7 +1,4 @@
-"""The names of attributes, events and instruments that this library reads and writes.
-
-The GenAI conventions of OpenTelemetry have no Python package, so their names are constants here.
-"""
+"""The names of attributes, events and instruments that this library reads and writes."""
 
 from __future__ import annotations
 
@@ -61,12 +58,10 @@ EVALUATION_COST: Final = "rag.evaluation.cost"
 EVALUATION_CURRENCY: Final = "rag.evaluation.currency"
 EVALUATION_SAMPLING_TARGETED: Final = "rag.evaluation.sampling.targeted"
 EVALUATION_ANNOTATOR: Final = "rag.evaluation.annotator"
-HUMAN: Final = "human"
-"""The annotator of feedback; an event of a score by a judge has no annotator."""
+HUMAN: Final = "human"  # the annotator of feedback; an event of a judge's score has none
 FEEDBACK_PREFIX: Final = "rag.feedback."
 METRIC_PREFIX: Final = "rag.evaluation"
-OFFLINE: Final = "offline"
-"""Stands before the metric in names of attributes with scores of a cascade's offline judge."""
+OFFLINE: Final = "offline"  # before the metric in names of scores of a cascade's offline judge
 LEAF_SCORE: Final = "score"
 LEAF_NORMALIZED_SCORE: Final = "normalized_score"
 LEAF_LABEL: Final = "label"

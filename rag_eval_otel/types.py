@@ -1,7 +1,6 @@
 """The data classes of the library (`Sample`, `Score`, `Evaluation`) and its protocols.
 
-A *turn* is one question of a user and its answer. This module imports no OpenTelemetry, LangChain
-or HTTP client, and reads neither environment nor clock.
+A *turn* is one question of a user and its answer. This module reads no environment and no clock.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ EmbedFn: TypeAlias = Callable[[Sequence[str]], Awaitable[Vectors]]
 
 ScoreStatus = Literal["ok", "undefined", "error"]
 Label = Literal["pass", "fail"]
-Form = Literal["short", "full"]
-"""Who splits an answer into claims: ``short``: this library, by sentence; ``full``: the judge."""
+Form = Literal["short", "full"]  # who splits an answer into claims: this library, or the judge
 
 _Refused = Literal["transport", "timeout", "unauthorized", "rate_limited", "bad_request"]
 _NotSent = Literal["circuit_open", "budget", "shutdown", "internal", "redaction_error"]
@@ -132,9 +130,6 @@ class Sample:
         return self.retrieved_ids or (ids if len(ids) == len(self.contexts) else ())
 
 
-# --- checks of the fields of a sample, with errors that name the field ----------------------------
-
-
 def _require_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         msg = f"{name} must be a str, not {type(value).__name__}; pass '' where there is none."
@@ -177,9 +172,6 @@ def _contexts(value: object) -> tuple[Passage, ...]:
         if not isinstance(context, str | Passage):
             raise TypeError(f"A context must be a str or a Passage, not {type(context).__name__}.")
     return tuple(Passage(text=each) if isinstance(each, str) else each for each in contexts)
-
-
-# --- scores ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,8 +427,7 @@ class Ending:
     feedback: tuple[Feedback, ...] = ()
 
 
-UNTOUCHED = Ending()
-"""The `Ending` of a span that is exported without any attributes of an evaluation."""
+UNTOUCHED = Ending()  # of a span that is exported without any attributes of an evaluation
 
 
 class Embedder(Protocol):

@@ -15,8 +15,7 @@ from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.log import cause_of
 from rag_eval_otel.types import Sample
 
-Redaction: TypeAlias = Callable[[str], str]
-"""A function that gets a text, and returns it without its private parts."""
+Redaction: TypeAlias = Callable[[str], str]  # returns a text without its private parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,8 @@ def redactor(function: Redaction | str | None) -> Redactor:
     return Redactor(named)
 
 
+# Signs that a text tries to steer the judge, as in ``Score.detail["injection"]``
 Suspicion: TypeAlias = Literal["control_token", "hidden_text"]
-"""A sign that a text tries to steer the judge; ``Score.detail["injection"]`` lists the signs."""
-
 _LINE_ENDS = re.compile("\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _UNSEEN = (  # control characters, marks of direction, tags, lone surrogates, blanks without width
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u202a-\u202e\u2060-\u206f"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import EntryPoint
 
+import httpx
 import pytest
 from opentelemetry.metrics import MeterProvider
 
@@ -72,3 +73,9 @@ def lose_a_score(meters: MeterProvider) -> BackendSink:
     sink.close()
     sink.emit_feedback(Feedback(trace_id=1, span_id=2, score=1.0))
     return sink
+
+
+def http_error(status: int, text: str = "", **headers: str) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://there")
+    response = httpx.Response(status, text=text, headers=headers, request=request)
+    return httpx.HTTPStatusError(f"HTTP {status}", request=request, response=response)

@@ -28,11 +28,8 @@ class Backend:
         provider.add_log_record_processor(SimpleLogRecordProcessor(self.logs))
         self.config = Config(drift=DriftOptions(**{**QUICK, **options}))
         resource = Resource.create({"service.name": "shop"})
-        self.tracers, self.meters, self.logging = (
-            TracerProvider(resource=resource),
-            MeterProvider([self.reader]),
-            provider,
-        )
+        self.tracers, self.logging = TracerProvider(resource=resource), provider
+        self.meters = MeterProvider([self.reader])
         self.sink = self.made()
         self.turns = 0
 

@@ -402,6 +402,12 @@ class Row:
     def measured(self, name: str, value: object) -> None:
         self.properties.append(("measured", json.dumps([name, str(value)])))
 
+    def counted(self, app: App, name: str = "turns by outcome") -> dict[tuple[Any, Any], int]:
+        """Record and return the turns by outcome."""
+        counted = app.counted()
+        self.measured(name, {" ".join(map(str, key)): n for key, n in counted.items()})
+        return counted
+
     def check(
         self, app: App, *, turns: int, spans: int | None = None, secrets: Sequence[str] = ()
     ) -> None:

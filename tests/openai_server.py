@@ -19,7 +19,6 @@ from typing_extensions import Self
 
 _BASE = "/v1"
 _NUMBERS = count(1)
-_SECRET_HEADERS = frozenset({"authorization", "api-key", "x-api-key"})
 _FORMATS = {  # by the richest response format of a server: all formats that the server accepts
     "none": ("text",),
     "json_object": ("text", "json_object"),
@@ -176,7 +175,6 @@ class ScriptedOpenAI:
     token_latency: float = 0.0
     slots: int | None = None
     tokens: Callable[[str], int] = count_words
-    secrets: Literal["mask", "keep"] = "mask"
 
     def __post_init__(self) -> None:
         self._places = nullcontext() if self.slots is None else threading.Semaphore(self.slots)
@@ -232,10 +230,8 @@ class ScriptedOpenAI:
         return reply
 
     def _record(self, path: str, headers: Mapping[str, str], *, body: dict[str, Any]) -> None:
-        hidden = _SECRET_HEADERS if self.secrets == "mask" else frozenset()
-        shown = {k: "***" if k in hidden else v for k, v in headers.items()}
         with self._lock:
-            request = RecordedRequest(path=path, body=body, headers=shown, at=time.monotonic())
+            request = RecordedRequest(path=path, body=body, headers=dict(headers), at=self._clock())
             self._requests.append(request)
 
     def _chat(self, body: dict[str, Any]) -> HttpReply:

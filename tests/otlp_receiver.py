@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from typing_extensions import Self
 
 from openai_server import HttpReply, LoopbackServer
@@ -28,33 +27,15 @@ Attributes: TypeAlias = "dict[str, Any]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedEvent:
-    """A span event; `time_ns` counts from the epoch."""
-
-    name: str
-    attributes: Attributes
-    time_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedSpan:
-    """A span that `OtlpReceiver` received."""
+    """A span that `OtlpReceiver` received; ``events`` are those of OTLP."""
 
     name: str
     trace_id: int
     span_id: int
     parent_span_id: int | None
-    kind: str
-    status: str
-    status_message: str
     attributes: Attributes
-    events: tuple[ReceivedEvent, ...]
-    links: tuple[Attributes, ...]
-    start_ns: int
-    end_ns: int
-    dropped_attributes: int
-    dropped_events: int
-    dropped_links: int
+    events: tuple[Any, ...]
     scope: str
     resource: Attributes
 
@@ -68,25 +49,16 @@ class ReceivedLog:
     attributes: Attributes
     trace_id: int | None
     span_id: int | None
-    time_ns: int
-    scope: str
-    resource: Attributes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMetric:
-    """One data point of a metric that `OtlpReceiver` received."""
+    """A data point of a counter or gauge, which has a ``value``, or of a histogram."""
 
     name: str
-    unit: str
-    kind: str
     attributes: Attributes
     value: float | None = None
     count: int = 0
-    sum: float = 0.0
-    bounds: tuple[float, ...] = ()
-    exemplars: tuple[tuple[int | None, int | None, float], ...] = ()
-    scope: str
 
 
 Received: TypeAlias = "ReceivedSpan | ReceivedLog | ReceivedMetric"
@@ -103,73 +75,40 @@ def _read(
                 yield from made(item, part.scope.name, resource)
 
 
-def _span(span: Span, scope: str, resource: Attributes) -> Iterator[ReceivedSpan]:
+def _span(span: Any, scope: str, resource: Attributes) -> Iterator[ReceivedSpan]:
     yield ReceivedSpan(
         name=span.name,
         trace_id=int.from_bytes(span.trace_id, "big"),
         span_id=int.from_bytes(span.span_id, "big"),
         parent_span_id=_id(span.parent_span_id),
-        kind=Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
-        status=Status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"),
-        status_message=span.status.message,
         attributes=_attributes(span.attributes),
-        events=tuple(
-            ReceivedEvent(
-                name=e.name, attributes=_attributes(e.attributes), time_ns=e.time_unix_nano
-            )
-            for e in span.events
-        ),
-        links=tuple(_attributes(link.attributes) for link in span.links),
-        start_ns=span.start_time_unix_nano,
-        end_ns=span.end_time_unix_nano,
-        dropped_attributes=span.dropped_attributes_count,
-        dropped_events=span.dropped_events_count,
-        dropped_links=span.dropped_links_count,
+        events=tuple(span.events),
         scope=scope,
         resource=resource,
     )
 
 
-def _log(log: Any, scope: str, resource: Attributes) -> Iterator[ReceivedLog]:
+def _log(log: Any, _scope: str, _resource: Attributes) -> Iterator[ReceivedLog]:
     yield ReceivedLog(
         event_name=log.event_name,
         body=_value(log.body),
         attributes=_attributes(log.attributes),
         trace_id=_id(log.trace_id),
         span_id=_id(log.span_id),
-        time_ns=log.time_unix_nano,
-        scope=scope,
-        resource=resource,
     )
 
 
-def _points(metric: Any, scope: str, _resource: Attributes) -> Iterator[ReceivedMetric]:
+def _points(metric: Any, _scope: str, _resource: Attributes) -> Iterator[ReceivedMetric]:
     kind = metric.WhichOneof("data")
     if kind is None or kind == "summary":  # the Python SDK makes no summaries
         return
     for point in getattr(metric, kind).data_points:
-        yield ReceivedMetric(
-            name=metric.name,
-            unit=metric.unit,
-            kind=kind,
-            attributes=_attributes(point.attributes),
-            exemplars=tuple((_id(e.trace_id), _id(e.span_id), _number(e)) for e in point.exemplars),
-            scope=scope,
-            **_figures(kind, point),
-        )
-
-
-def _figures(kind: str, point: Any) -> dict[str, Any]:
-    if kind in ("sum", "gauge"):
-        return {"value": _number(point)}
-    is_plain = kind == "histogram"
-    bounds = tuple(point.explicit_bounds) if is_plain else ()
-    return {"count": point.count, "sum": point.sum, "bounds": bounds}
-
-
-def _number(point: Any) -> Any:
-    which = point.WhichOneof("value")
-    return which and getattr(point, which)
+        named = partial(ReceivedMetric, name=metric.name, attributes=_attributes(point.attributes))
+        if kind in {"sum", "gauge"}:
+            which = point.WhichOneof("value")
+            yield named(value=which and getattr(point, which))
+        else:
+            yield named(count=point.count)
 
 
 def _attributes(pairs: Iterable[Any]) -> Attributes:

@@ -36,3 +36,13 @@ def in_child(work: Callable[[], object]) -> bool:
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def refuse_threads(patch: pytest.MonkeyPatch) -> None:
+    """Let no thread start any more, as while the interpreter exits."""
+
+    def refuse(_: threading.Thread) -> None:
+        msg = "can't create new thread at interpreter shutdown"
+        raise RuntimeError(msg)
+
+    patch.setattr(threading.Thread, "start", refuse)

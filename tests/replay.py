@@ -223,7 +223,7 @@ class _Clock:
         return self.now
 
 
-class _InlineEvaluator(BackgroundEvaluator):
+class InlineEvaluator(BackgroundEvaluator):
     """Runs each job on the thread that submits it; no job waits for anything."""
 
     def submit(self, job: Job) -> bool:
@@ -238,7 +238,7 @@ class _NotingScorer(TurnScorer):
 
     def __init__(self, config: Config) -> None:
         instruments = InstrumentSink(NoOpMeterProvider())
-        super().__init__(config, instruments=instruments, evaluator=_InlineEvaluator())
+        super().__init__(config, instruments=instruments, evaluator=InlineEvaluator())
         self.found: list[Outcome] = []
 
     async def score(self, job: TurnJob) -> Ending:
@@ -261,7 +261,7 @@ class _NotingScorer(TurnScorer):
         raise AssertionError(why, turns)
 
 
-class _Exported(SpanProcessor):
+class Exported(SpanProcessor):
     """A span processor that collects the spans that would be exported."""
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ def replay(
         hold_seconds=_HOLD_SECONDS,
         contexts_from_prompt=contexts_from_prompt,
     )
-    noting, clock, exported = _NotingScorer(config), _Clock(), _Exported()
+    noting, clock, exported = _NotingScorer(config), _Clock(), Exported()
     pipeline = Pipeline(
         config,
         provider=NoOpTracerProvider(),

@@ -25,14 +25,9 @@ def test_every_error_is_ours(kind: type[Exception]) -> None:
     assert issubclass(kind, errors.RagEvalError)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ALL if issubclass(kind, errors.JudgeError)])
-def test_a_judge_error_has_a_reason(kind: type[errors.JudgeError]) -> None:
-    """What a failed score says is from the closed vocabulary."""
-    assert kind.reason in get_args(Reason)
-
-
 def test_each_failure_has_a_reason_of_its_own() -> None:
-    """A dashboard can tell the failures of a judge apart."""
+    """A dashboard can tell the failures of a judge apart, in a closed vocabulary."""
+    assert {k.reason for k in ALL if issubclass(k, errors.JudgeError)} <= set(get_args(Reason))
     kinds = [kind for kind in ALL if kind.__base__ is errors.JudgeError]
     assert len({kind.reason for kind in kinds}) == len(kinds)
 

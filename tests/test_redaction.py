@@ -44,24 +44,19 @@ SHOWN = "My card is [redacted], and my name is [redacted]."
 
 def test_all_texts_of_a_sample() -> None:
     """Question, contexts, answer and reference lose what matches; the rest stays as it is."""
-    sample = Sample(
-        question=SAID,
-        contexts=[Passage(text=SAID, id="Ada", score=0.5), Passage(text="nothing")],
-        answer=SAID,
-        reference=SAID,
-        relevant_ids={"Ada": 2.0},
-        extra={"Ada": SAID},
-    )
-    clean = redactor(hide(CARD, "(?i)ada")).sample(sample)
-    assert clean == Sample(
-        question=SHOWN,
-        contexts=[Passage(text=SHOWN, id="Ada", score=0.5), Passage(text="nothing")],
-        answer=SHOWN,
-        reference=SHOWN,
-        relevant_ids={"Ada": 2.0},
-        extra={"Ada": SHOWN},
-    )
-    assert Redactor().sample(sample) is sample
+
+    def of(text: str) -> Sample:
+        return Sample(
+            question=text,
+            contexts=[Passage(text=text, id="Ada", score=0.5), Passage(text="nothing")],
+            answer=text,
+            reference=text,
+            relevant_ids={"Ada": 2.0},
+            extra={"Ada": text},
+        )
+
+    assert redactor(hide(CARD, "(?i)ada")).sample(of(SAID)) == of(SHOWN)
+    assert Redactor().sample(sample := of(SAID)) is sample
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ def test_a_sample_reads_what_it_is_given() -> None:
     ("fields", "told"),
     [
         ({"question": None}, "Sample.question must be a str, not NoneType"),
+        ({"text": None}, "Passage.text must be a str, not NoneType"),
         ({"answer": 3}, "Sample.answer must be a str, not int"),
         ({"reference": []}, "Sample.reference must be a str, not list"),
         ({"contexts": "text"}, r"Sample.contexts must be a sequence .* not str; pass \[text\]"),
@@ -34,15 +35,9 @@ def test_a_sample_reads_what_it_is_given() -> None:
     ],
 )
 def test_a_sample_names_the_field_of_a_wrong_type(fields: dict[str, Any], told: str) -> None:
-    """What is not text is refused where the sample is made, not somewhere in a metric."""
+    """What is not text is refused where the sample or the passage is made."""
     with pytest.raises(TypeError, match=told):
-        Sample(**fields)
-
-
-def test_a_passage_needs_a_text() -> None:
-    """A document without a text is refused by name."""
-    with pytest.raises(TypeError, match=r"Passage.text must be a str, not NoneType"):
-        Passage(text=None)  # type: ignore[arg-type]
+        (Passage if "text" in fields else Sample)(**fields)
 
 
 @given(st.floats())

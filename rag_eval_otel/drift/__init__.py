@@ -1,8 +1,7 @@
 """Detect drift in evaluation scores, and estimate when the scores changed and by how much.
 
-`BettingDetector` watches the scores of one stream. A *stream* is the sequence of scores of one
-service, metric and version of the metric. `DriftMonitor` keeps one detector for each stream;
-`DriftOptions` holds the options.
+`BettingDetector` watches one *stream*: the scores of one service, metric and version of the metric.
+`DriftMonitor` keeps a detector for each stream; `DriftOptions` holds the options.
 """
 
 from __future__ import annotations

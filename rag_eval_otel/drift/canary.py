@@ -1,7 +1,6 @@
 """Score a *canary set*, a small fixed set of samples, periodically to detect changes of the judge.
 
-The texts stay the same, so a change of the scores comes from the judge and not from the
-application. In a *round*, each sample is scored once.
+As the texts stay the same, the judge changes the scores. In a *round*, each is scored once.
 """
 
 from __future__ import annotations
@@ -28,16 +27,12 @@ _TAIL = 0.25  # a deviation of -.5
 
 @dataclass(slots=True)
 class _CanaryMetric:
-    """The scores of one version of a metric on the canary set.
+    """The scores of one version of a metric on the canary set."""
 
-    ``learning`` has the scores of each sample in the first rounds. Afterwards, ``detector`` watches
-    the deviations from the ``means`` of the samples. ``changed_in_round``: that of the last alarm.
-    """
-
-    learning: dict[int, list[float]] = field(default_factory=dict)
-    means: dict[int, float] = field(default_factory=dict)
-    detector: BettingDetector | None = None
-    changed_in_round: int | None = None
+    learning: dict[int, list[float]] = field(default_factory=dict)  # of each sample at first
+    means: dict[int, float] = field(default_factory=dict)  # of each sample in these rounds
+    detector: BettingDetector | None = None  # watches the deviations from the means afterwards
+    changed_in_round: int | None = None  # the round of the last alarm
 
     def update(self, row: int, score: float, *, rows: int) -> Alarm | None:
         """Add the score of the sample ``row`` out of ``rows``; return the alarm, if any."""
@@ -47,10 +42,9 @@ class _CanaryMetric:
                 self._end_learning(rows)
             return None
         mean = self.means.get(row)
-        if mean is None or not self.detector.update(_deviation(score, mean)):
-            return None
+        is_raised = mean is not None and self.detector.update(_deviation(score, mean))
         alarm = self.detector.alarm
-        if alarm is None:
+        if not is_raised or alarm is None:
             return None
         # With the means of scores instead of those of deviations.
         before, (low, high) = sum(self.means.values()) / len(self.means), alarm.interval
@@ -124,9 +118,9 @@ class Canary:
         """Score every sample once, and return when all have scores; not within an event loop."""
         if self.is_over():
             self.stop()
-            return
-        with self.edge:
-            asyncio.run(self._round())
+        else:
+            with self.edge:
+                asyncio.run(self._round())
 
     async def _round(self) -> None:
         self._rounds += 1
@@ -152,8 +146,8 @@ class Canary:
     def cause(self, stream: Stream) -> Cause:
         """Return the cause of a drift alarm on ``stream``, the live scores of one metric.
 
-        It is ``judge`` if the canary set had an alarm for this metric in the last twenty rounds,
-        else ``system``, or ``unknown`` while the canary set has no baseline for the metric.
+        ``judge``: the canary set had an alarm for this metric in the last twenty rounds.
+        ``unknown``: it has no baseline for the metric yet.
         """
         metric = self._metrics.get((stream.name, stream.version))
         if metric is None or metric.detector is None:

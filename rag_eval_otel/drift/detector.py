@@ -12,15 +12,11 @@ from rag_eval_otel.drift.evidence import VIEWS, Baseline, Directions, Evidence, 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import LimitedLog
 
-FORMAT = 2
-"""The version number of the format in which detectors save their state."""
-
+FORMAT = 2  # the version number of the format in which detectors save their state
 _ROUNDING = 1e-6
 _NORMAL = 2.8  # not 1.96, because the chosen onset makes the change look as large as possible
 
-Direction = Literal["down", "up", "spread"]
-"""The change that an alarm reports; ``spread``: scores lie further from their mean."""
-
+Direction = Literal["down", "up", "spread"]  # spread: scores lie further from their mean
 _DIRECTION_OF_VIEW: Mapping[View, Direction] = {
     "level": "down",
     "tail": "down",

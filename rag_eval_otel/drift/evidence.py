@@ -1,20 +1,17 @@
 """Learn a baseline of scores, measure the evidence against it, and estimate when a change began.
 
-The detector tests four numbers in [0, 1] for each score, called the *views* of the score. The mean
-of each view falls if the scores change in one way:
+Each score has four *views* in [0, 1]. The mean of each falls if scores change in one way:
 
 - level, the score itself: scores get lower.
 - tail, 1 if the score is above the bound ``tail``, else 0: low scores get more frequent.
 - spread, 1 minus the distance of the score from the mean of the baseline: scores get more extreme.
 - rise, 1 minus the score: scores get higher.
 
-The *baseline* has the means with which new scores are compared. A *bet* tests the null hypothesis
-"the mean of a view is at least ``m0``". The *wealth* of the bet starts at 0. With each score, 1 is
-added to the wealth, and the sum is multiplied by a factor whose expected value is at most 1 while
-the null hypothesis is true. The bets on one view suit changes of different sizes. ``every`` is the
-mean number of scores between false alarms. The *onset* is the index of the first score after a
-change. The *design effect* is the number of dependent scores, 1 or more, that have as much
-information as one independent score.
+A *bet* tests the null hypothesis "the mean of a view is at least ``m0``". Its *wealth* starts at 0.
+With each score, 1 is added, and the sum is multiplied by a factor whose expected value is at most 1
+under the null hypothesis. ``every`` is the mean number of scores between false alarms. The *onset*
+is the index of the first score after a change. The *design effect* is the number of dependent
+scores that have as much information as one independent score.
 """
 
 from __future__ import annotations
@@ -31,19 +28,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 View = Literal["level", "tail", "spread", "rise"]
 VIEWS: tuple[View, ...] = ("level", "tail", "spread", "rise")
 
-Directions: TypeAlias = Literal["both", "down", "up"]
-"""The changes of scores that a detector looks for; "both" are all four."""
+Directions: TypeAlias = Literal["both", "down", "up"]  # changes to look for; "both" are all four
+Views: TypeAlias = tuple[float, float, float, float]  # of one score, in the order of `VIEWS`
 
-Views: TypeAlias = tuple[float, float, float, float]
-"""The four views of one score, in the order of `VIEWS`."""
-
+# Lengths of blocks of scores, to estimate the design effect. Each has a factor for the dependence
+# that a short block misses, if the autocorrelation of the scores halves every 25 scores.
 _BLOCKS = {10: 1.0, 25: 2.0, 50: 1.6, 100: 1.3, 200: 1.0}
-"""Lengths of blocks of scores, each with a factor, to estimate the design effect.
-
-A short block misses a part of the dependence between scores that are up to 200 apart. The factor
-corrects for this, if the autocorrelation of the scores halves every 25 scores.
-"""
-
 _SIGNIFICANT = 2.0  # a smaller excess, in standard errors, is taken for chance
 _MIN_BLOCKS = 5
 
@@ -53,10 +43,7 @@ def views_of(score: float, *, tail: float, centre: float) -> Views:
 
 
 class Level(NamedTuple):
-    """Mean, variance and design effect of one view, learned from ``n`` scores.
-
-    ``n`` is None if the mean is a target that the user set.
-    """
+    """Mean, variance and design effect of a view, from ``n`` scores; None for a user's target."""
 
     mean: float
     variance: float
@@ -115,10 +102,9 @@ def _learned_level(values: Sequence[float]) -> Level:
 
 
 def _excess(sums: Sequence[float], block: int, variance: float) -> float:
-    """Return the design effect minus 1, from the variance of sums of ``block`` values.
+    """Return the design effect minus 1 by blocks of ``block`` values; 0 if it may be chance.
 
-    Return 0 if the result may be due to chance. ``sums`` are the cumulative sums of the deviations
-    of the values from their mean.
+    ``sums`` are the cumulative sums of the deviations of the values from their mean.
     """
     n = len(sums) - 1
     if n < _MIN_BLOCKS * block:
@@ -129,27 +115,20 @@ def _excess(sums: Sequence[float], block: int, variance: float) -> float:
     return excess if excess > _SIGNIFICANT * by_chance else 0.0
 
 
-# --- bets -----------------------------------------------------------------------------------------
-
-_BETS = (6, 4, 4, 4)
-"""The number of bets on each of the views level, tail, spread and rise."""
-
+_BETS = (6, 4, 4, 4)  # the number of bets on each view
 _MIN_CHANGE, _MAX_CHANGE = 0.03, 0.4  # changes of the mean that the bets suit
 _MAX_STAKE = 0.95  # a single score takes at most this fraction of the wealth of a bet
 _MIN_DISTANCE = 1e-3  # m0 is this far below the highest value, or one score could raise an alarm
+# The accepted probability that the true mean of the baseline is below the tested mean ``m0``. If
+# ``every`` is above 100,000, it decreases in proportion.
 _DOUBT, _DOUBT_OF = 0.05, 100_000
-"""The accepted probability that the true mean of the baseline is below the tested mean ``m0``.
-
-If ``every`` is above 100,000, it decreases in proportion.
-"""
 
 
 def _make_bets(level: Level, *, count: int, every: float) -> tuple[array[float], array[float]]:
     """Return the coefficients ``a`` and ``b`` of ``count`` bets on a view with ``level``.
 
-    A value ``y`` of the view multiplies the wealth of bet k by ``a[k] - b[k] * y``, always above 0,
-    which is ``(1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``. ``m0`` is
-    the mean of ``level`` minus its possible error.
+    A value ``y`` multiplies the wealth of bet k by ``a[k] - b[k] * y``, always above 0, which is
+    ``(1 + stake * (m0 - y)) * exp(-stake**2 * variance * (effect - 1) / 2)``.
     """
     # The best stake to detect a fall of the mean by ``d`` is ``d / (variance * effect)``. The
     # stakes rise by a constant ratio from the best one for a small fall to that for a large fall.
@@ -172,20 +151,15 @@ def _make_bets(level: Level, *, count: int, every: float) -> tuple[array[float],
 
 
 def _mean_error(level: Level, stake: float, every: float) -> float:
-    """Return by how much a bet with ``stake`` must allow the mean of ``level`` to be wrong.
-
-    The wealth of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores. Over
-    that many scores, an error of the mean acts like the variance of the mean times the stake. The
-    result is the smaller of this product and the distance to a one-sided confidence bound.
-    """
+    """Return by how much a bet with ``stake`` must allow the mean of ``level`` to be wrong."""
+    # The wealth of a bet comes from about ``2 * log(every) / (stake**2 * variance)`` scores, over
+    # which an error of the mean acts like the variance of the mean times the stake.
     if level.n is None:
         return 0.0
     doubt = _DOUBT * min(1.0, _DOUBT_OF / every)
     quantile = -NormalDist().inv_cdf(doubt)  # not of 1 - doubt, which rounds to 1
     return min(quantile * level.error, math.log(every) / (level.n * stake))
 
-
-# --- the onset of a change ------------------------------------------------------------------------
 
 _RECENT = 256  # scores that are kept, in steps of 1/255, to estimate the onset
 _STEPS = 255
@@ -215,12 +189,12 @@ class Run(NamedTuple):
     variance: float
 
 
+# For each ``direction``, the fraction of all false alarms that bets on each view may raise.
 _SHARES: Mapping[Directions, tuple[float, ...]] = {
     "both": (0.4, 0.2, 0.2, 0.2),
     "down": (0.6, 0.4, 0.0, 0.0),
     "up": (0.0, 0.0, 0.0, 1.0),
 }
-"""For each ``direction``, the fraction of all false alarms that bets on each view may raise."""
 _SHARES_OF_TARGET = (0.85, 0.0, 0.0, 0.15)  # "both" with a target, which has no tail and spread
 
 _ENDS = tuple(accumulate(_BETS, initial=0))
@@ -290,9 +264,8 @@ class Evidence:
     def run(self, view: int, *, count: int) -> Run:
         """Return the scores since the estimated onset, after ``count`` scores.
 
-        Of three candidates, the onset is the one with the clearest change of the mean: the most
-        likely fall of ``view`` in the last 256 scores, and the scores at which the evidence in
-        ``view`` and the evidence of lower scores began to grow.
+        The onset is the clearest change of the mean among the most likely fall of ``view`` in the
+        last 256 scores, and where the evidence in ``view`` and of lower scores began to grow.
         """
         baseline = self.baseline
         dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change

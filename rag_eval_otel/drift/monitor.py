@@ -29,8 +29,7 @@ _MAX_LENGTH = math.log1p(20_000)  # characters
 _MAX_STREAMS = 10_000  # at a time; old versions of metrics are the first to be forgotten
 _KEPT_TURNS, _MAX_TURNS = 50, 5  # of a stream, and in an alarm
 
-Cause = Literal["judge", "system", "unknown"]
-"""What caused a change of scores: the judge, or the system that answers; see `drift.canary`."""
+Cause = Literal["judge", "system", "unknown"]  # system: the application; see `drift.canary`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +132,9 @@ class DriftOptions:
 def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]:
     """Yield each value in ``evaluation`` that is watched for drift, as (name, version, value).
 
-    - the score of each metric, unless the texts seem to have an instruction to the judge;
-    - ``<metric>.scored``: 1 if the metric has a score, else 0. It has no version, so that a new
-      judge that fails more often is detected;
-    - ``answer_length``: the logarithm of the length, scaled so that 20,000 characters give 1.
+    They are the scores, unless the texts seem to have an instruction to the judge,
+    ``<metric>.scored`` (1 or 0, without a version, to detect a new judge that fails more often),
+    and ``answer_length``, the logarithm of the length: 20,000 characters give 1.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
@@ -170,11 +168,10 @@ class _StreamMonitor:
 class DriftMonitor:
     """Watch the scores of live evaluations, with one detector per service, metric and version.
 
-    ``report`` is called with a `Drift` for each alarm, and with a `NewBaseline` when the version of
-    a metric changes, because another judge, prompt or definition is another measurement and not a
-    drift. It is called on the thread that adds the score. ``make`` returns the detector for a
-    stream. ``service`` is the name of the service that emits the evaluations. A monitor is
-    thread-safe.
+    ``report`` is called on the thread that adds the score, with a `Drift` for each alarm, and with
+    a `NewBaseline` when the version of a metric changes: another judge, prompt or definition is
+    another measurement. ``make`` returns the detector for a stream, and ``service`` is the name of
+    the service that emits the evaluations. A monitor is thread-safe.
     """
 
     def __init__(
@@ -202,10 +199,7 @@ class DriftMonitor:
         self._cause = cause
 
     def emit(self, evaluation: Evaluation) -> None:
-        """Add all `monitored_values` of ``evaluation`` to their streams, and report alarms.
-
-        An exception of ``report`` is raised after all reports.
-        """
+        """Add all `monitored_values` of ``evaluation`` to their streams, and report alarms."""
         reports: list[Report] = []
         for name, version, value in monitored_values(evaluation):
             service = str(evaluation.about.get("service.name", self.service))
@@ -218,7 +212,7 @@ class DriftMonitor:
         self._report_all(self._add(stream, value, span))
 
     def _report_all(self, reports: list[Report]) -> None:
-        with ExitStack() as calls:  # an exception of one report does not prevent the next
+        with ExitStack() as calls:  # an exception is raised after all reports
             for report in reversed(reports):
                 calls.callback(self.report, report)
 

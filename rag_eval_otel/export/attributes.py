@@ -1,7 +1,4 @@
-"""Write scores on spans and in events, and remove texts of users from spans before export.
-
-An ended span is immutable, so functions here return a changed copy of the span.
-"""
+"""Write scores on spans and in events, and remove texts of users from copies of ended spans."""
 
 from __future__ import annotations
 
@@ -130,11 +127,7 @@ def exportable_attributes(attributes: _Optional) -> dict[str, AttributeValue]:
 def copied(
     span: ReadableSpan, *, attributes: Mapping[str, AttributeValue], events: Sequence[Event]
 ) -> ReadableSpan:
-    """Return a copy of ``span`` with other ``attributes`` and ``events``.
-
-    No limit on the number of attributes applies to the copy, because at the limit the SDK would
-    drop the oldest. The counts of dropped attributes, events and links are copied.
-    """
+    """Return a copy of ``span`` with other ``attributes`` and ``events``, without a limit."""
     return ReadableSpan(
         name=span.name,
         context=span.context,
@@ -172,9 +165,8 @@ def _counted(items: Sequence[T], dropped: int) -> Sequence[T]:
 class ContentFilter:
     """Remove or redact texts of users in the attributes of spans and of their events.
 
-    The name of an attribute decides whether it has such a text, and who wrote the text: other
-    instrumentations (``foreign``), or the ``record_...()`` functions (``own``). Own texts are
-    redacted by ``redactor``; foreign texts are exported as they are, or removed.
+    By the name of the attribute, a text is ``foreign`` (of another instrumentation; exported as it
+    is, or removed) or ``own`` (of ``record_...()``; redacted by ``redactor``).
     """
 
     exported: ExportContent = "foreign"
@@ -319,8 +311,7 @@ def _of_score(score: Score, evaluation: Evaluation, *, explanations: bool) -> _O
 class SpanScores:
     """Write the status and the scores of a turn on its span, as attributes and span events.
 
-    There are no span events if ``events`` is ``log`` and ``has_logs()`` returns True, because the
-    application has a logger provider. ``clock`` returns the time of the events in ns.
+    ``has_logs()`` says whether the application has a logger provider, which gets the events.
     """
 
     explanations: bool = False

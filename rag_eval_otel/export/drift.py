@@ -63,12 +63,10 @@ class DriftSink:
             except (OSError, ValueError, RecursionError) as error:  # RecursionError: deep nesting
                 text = "drift: %s cannot be read (%s); baselines are learned anew"
                 log.warning(text, self._path, error)
-            # Registered before the exit handler of the pipeline, so that it runs after that
-            # handler and also saves the last scores.
+            # Before the exit handler of the pipeline: so it runs after it, with the last scores.
             atexit.register(self.save)
         sources = {semconv.DRIFT_EVIDENCE: DriftSink._observations}
         self.stop_gauge = add_gauges(meter_provider, self, sources)
-        """Call it to end the reports in the gauge."""
 
     def __call__(self, evaluation: Evaluation) -> None:
         try:
@@ -105,8 +103,8 @@ class DriftSink:
             attributes = {**self._of_stream(stream), **kind, **_of_drift(report)}
             text = str(report)
             self._log.emit(semconv.DRIFT_EVENT, attributes, span=worst, body=text, is_warning=True)
-            alarm = {semconv.GEN_AI_EVALUATION_NAME: stream.name, **kind}
-            self._meters.record(semconv.DRIFT_ALARMS, 1, alarm)
+            named = {semconv.GEN_AI_EVALUATION_NAME: stream.name, **kind}
+            self._meters.record(semconv.DRIFT_ALARMS, 1, named)
         if self._on_drift is not None:
             self._on_drift(report)
 
@@ -156,10 +154,9 @@ def _of_drift(drift: Drift) -> dict[str, AttributeValue | None]:
 
 
 def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
-    """Yield the offline and the judge's evaluation in ``evaluation`` that are watched for drift.
+    """Yield the evaluations in ``evaluation`` to watch: of a cascade as ``offline.<metric>``, too.
 
-    The offline scores of a cascade are renamed to ``offline.<metric>``. Targeted turns are not
-    watched, because their share of all turns may change without a change of the scores.
+    Targeted turns are not watched: their share of all turns may change, and no score.
     """
     sampling = evaluation.sampling or Sampling()
     is_offline = sampling.stage == "offline"

@@ -103,7 +103,6 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.BACKEND_SCORES: _counter("{score}", "Scores for backends, by what became of them."),
     semconv.BACKEND_QUEUED: _gauge("{score}", "Scores that wait to be sent to a backend."),
 }
-"""Every instrument of this library, by its name."""
 
 
 class Meters:
@@ -139,8 +138,8 @@ def _meter_of(provider: MeterProvider) -> Meter:
     return provider.get_meter(semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL)
 
 
+# Returns the observations of a gauge from an object, at each collection of metrics.
 Source: TypeAlias = "Callable[[Any], Iterable[Observation]]"
-"""Returns the observations of a gauge from an object, at each collection of metrics."""
 _Sources: TypeAlias = list[tuple[weakref.ref[Any], Source]]
 
 _of_global: dict[str, _Sources] = {}
@@ -158,10 +157,9 @@ def _gauges_of(provider: MeterProvider) -> dict[str, _Sources]:
 def add_gauges(
     provider: MeterProvider | None, owner: object, sources: Mapping[str, Source]
 ) -> Callable[[], None]:
-    """Report in each gauge of ``sources`` the observations that its source makes of ``owner``.
+    """Report in each gauge of ``sources`` what its source makes of ``owner``, a weak reference.
 
-    ``owner`` is referenced weakly. Return a function that ends the reports. Not thread-safe:
-    `instrument` calls it under a lock.
+    Return a function that ends the reports. Not thread-safe: `instrument` has a lock.
     """
     provider, reference = provider or get_meter_provider(), weakref.ref(owner)
     gauges = _gauges_of(provider)
@@ -199,7 +197,6 @@ def _observe(
 
 
 Counted = Literal["captured", "turns", "released", "sources", "failures", "feedback"]
-"""What a `Tally` counts."""
 
 
 class Tally:
@@ -244,6 +241,7 @@ class Stats:
 
 Outcome = Literal["scored", "unscored", "error", "dropped", "skipped"]
 DropReason = Literal["overload", "shutdown"]
+_WhyNot: TypeAlias = Reason | SkipReason | DropReason | None
 FeedbackOutcome = Literal["joined", "unmatched", "dropped", "refused"]
 """``unmatched``: the turn is not known. ``dropped``: no room. ``refused``: a wrong argument."""
 
@@ -266,10 +264,7 @@ _NAME_LENGTH = 128  # characters of such a name: more than models have
 
 
 class InstrumentSink:
-    """Record scores and durations in histograms, and turns, requests and failures in counters.
-
-    The counter ``rag.evaluation.turns`` counts every turn exactly once.
-    """
+    """Record scores and durations in histograms, and turns, requests and failures in counters."""
 
     def __init__(
         self, meter_provider: MeterProvider | None = None, *, services: Iterable[str] = ()
@@ -316,12 +311,13 @@ class InstrumentSink:
         self.tally.add("captured", "turn", number=turns)
         self._record(semconv.CAPTURED, turns)
 
-    def turn(self, status: Outcome, reason: Reason | SkipReason | DropReason | None = None) -> None:
+    def turn(self, status: Outcome, reason: _WhyNot = None, *, turns: int = 1) -> None:
         attributes: dict[str, str] = {semconv.STATUS: status}
         if reason is not None:
             attributes[semconv.REASON] = reason
-        self._record(semconv.TURNS, 1, attributes)
-        self.tally.add("turns", " ".join(attributes.values()))
+        if turns:  # 0 would be a point and an outcome of its own
+            self._record(semconv.TURNS, turns, attributes)
+            self.tally.add("turns", " ".join(attributes.values()), number=turns)
 
     def feedback(self, feedback: Feedback | None, outcome: FeedbackOutcome) -> None:
         """Count feedback by ``outcome``; ``feedback`` is None if its arguments were wrong."""
@@ -358,10 +354,7 @@ class InstrumentSink:
         self._record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def watch(self, held: Any, measurements: Iterable[Measurement] = ()) -> None:
-        """Report in gauges the spans in ``held``, pending turns, and judges and embedders.
-
-        ``held`` has a length, and the attribute ``size`` in bytes.
-        """
+        """Report in gauges ``held`` (its length and ``size``), pending turns, judges, embedders."""
         provider = self._meter_provider
         self._held = held  # gauges refer to it weakly
         gauges: dict[str, Source] = {
@@ -416,7 +409,7 @@ class InstrumentSink:
                 self._record(semconv.JUDGE_COST, score.cost, paid)
 
 
-def outcome_of(evaluation: Evaluation) -> tuple[Outcome, Reason | SkipReason | None]:
+def outcome_of(evaluation: Evaluation) -> tuple[Outcome, _WhyNot]:
     """Return the outcome of the turn, and the reason why scores or its span are missing."""
     status, sampling = evaluation.status, evaluation.sampling
     if status == "unscored" or status == "error":  # noqa: PLR1714  # the type is narrowed

@@ -257,7 +257,9 @@ class RagEvalSpanProcessor(SpanProcessor):
         attachment = Attachment(target=getattr(span, "_span_processor", None))
         first = getattr(attachment.owner, "processor", None) or next(iter(_ours(attachment)), self)
         if first is not self:
-            pipeline.scorer.leave_open(pipeline_of(first.handle).scorer.sinks)
+            used = {id(sink) for sink in pipeline_of(first.handle).scorer.sinks}
+            own = tuple(sink for sink in pipeline.scorer.sinks if id(sink) not in used)
+            pipeline.scorer.sinks = own  # those of the first pipeline stay open
             pipeline.drain(0.0)
             pipeline.store.is_fed = False  # the first pipeline counts the turns
             log.warning(
@@ -421,18 +423,17 @@ def find_sinks(sinks: Iterable[Sink | str]) -> tuple[Sink, ...]:
     value: object = sinks
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError(f"sinks must be a sequence of sinks and names, not {value!r}")
-    return tuple(map(_sink, sinks))
-
-
-def _sink(sink: Any) -> Sink:
-    if isinstance(sink, str):
-        name, sink = sink, SINKS.find(sink)
-        sink = SINKS.make(name) if isinstance(sink, type) else sink
-    if not callable(sink):
-        raise ConfigError(
-            f"a sink must be a name, a function, or an object with __call__, not {sink!r}"
-        )
-    return cast("Sink", sink)
+    found: list[Any] = []
+    for sink in sinks:
+        made: object = SINKS.find(sink) if isinstance(sink, str) else sink
+        if isinstance(sink, str) and isinstance(made, type):
+            made = SINKS.make(sink)
+        if not callable(made):
+            raise ConfigError(
+                f"a sink must be a name, a function, or an object with __call__, not {made!r}"
+            )
+        found.append(made)
+    return tuple(found)
 
 
 def _report_at_exit(pipeline: Pipeline, provider: object, attachment: Attachment | None) -> None:

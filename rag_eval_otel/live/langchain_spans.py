@@ -44,8 +44,8 @@ class SpanWriter:
     ) -> dict[int, Span]:
         """Start the spans of the runs in ``tree``, parents first; return the spans by run id.
 
-        ``steps`` are the runs as they were read, by run id. The option ``spans`` decides which runs
-        get a span; the root and the runs with the ids ``also`` get one unless it is ``none``.
+        ``steps`` are the runs as they were read, by run id. Besides those of the option ``spans``,
+        the root and the runs with the ids ``also`` get a span, unless it is ``none``.
         """
         if self.config.spans == "none":
             return {}

@@ -118,10 +118,8 @@ class Pipeline:
             config=config,
             redactor=redact,
         )
-        self._tree_edge = self.edge("callback")
-        self._end_edge = self.edge("on_end")
-        self._read_edge = self.edge("reading")
-        self.release_edge = self.edge("release")
+        self._tree_edge, self._end_edge = self.edge("callback"), self.edge("on_end")
+        self._read_edge, self.release_edge = self.edge("reading"), self.edge("release")
         self._sweeping = threading.RLock()
         call_in_child(self._after_fork)
 
@@ -147,10 +145,8 @@ class Pipeline:
         self.start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hold ``span`` if it may be the span of a RAG turn; otherwise export it at once.
-
-        On the evaluator's thread, foreign spans are dropped: they are of the judge's client.
-        """
+        """Hold ``span`` if it may be the span of a RAG turn; otherwise export it at once."""
+        # On the evaluator's thread, foreign spans are dropped: they are of the judge's client.
         if JUDGING.get() is not None and judging() is not None:
             if is_own(span):
                 self._pass_on(span)
@@ -189,12 +185,10 @@ class Pipeline:
         if taken.is_new:
             self.prepare_calls()
             self.clock.wake()
-        for turns in taken.evicted:
-            with self._read_edge:
-                self.instruments.found(turns)
-                for _ in range(turns):
-                    self.instruments.turn("skipped", "evicted")
         if taken.evicted:
+            with self._read_edge:
+                self.instruments.found(sum(taken.evicted))
+                self.instruments.turn("skipped", "evicted", turns=sum(taken.evicted))
             self.clock.export()
 
     def export(self, span: ReadableSpan) -> None:
@@ -214,10 +208,7 @@ class Pipeline:
             self.export(span)
 
     def leave(self, held: Held) -> bool:
-        """Export a held span, or end the spans of a held run tree, in the context of its end.
-
-        Return False if the run tree has yet to be read.
-        """
+        """Export a held item in the context of its end; return False for a run tree to read."""
         item, ending = held.item, held.ending or UNTOUCHED
         if isinstance(item, RunTree):
             self.read_tree(held)
@@ -287,21 +278,18 @@ class Pipeline:
         tree: RunTree = held.item
         turns, spans = dict[Hashable, Turn](), dict[Run, Span]()
         of_turns, others = dict[Hashable, Held](), list[tuple[Span, Run]]()
-
-        def part(item: object, size: int, *, is_likely: bool) -> Held:
-            return Held((0, id(item)), item, held.context, size, is_likely)
-
         try:
             turns, spans = self._start_tree(tree)
             for run, span in spans.items():
+                item, size = ((span, run),), held.size // max(1, len(turns))
                 if run.id in turns and span.is_recording():
-                    size = held.size // len(turns)
-                    of_turns[run.id] = part(((span, run),), size, is_likely=True)
+                    of_turns[run.id] = Held((0, id(item)), item, held.context, size, is_likely=True)
                 else:
-                    others.append((span, run))
+                    others += item
         finally:
-            rest = [part(tuple(others), 0, is_likely=False)] if others else []
-            self.store.replace(held, list(of_turns.values()), rest)
+            rest = tuple(others)
+            left = Held((0, id(rest)), rest, held.context, 0, is_likely=False)
+            self.store.replace(held, list(of_turns.values()), [left] if others else [])
             self.clock.export()
         status = None if held.ending is None else held.ending.status
         if status in {"overload", "shutdown", "error"}:  # the spans say it
@@ -311,13 +299,11 @@ class Pipeline:
         around = get_current_span(tree.context)
         for turn_id, turn in turns.items():
             context = contexts.get(turn_id) or around.get_span_context()
-            job = TurnJob(
-                scorer=self.scorer,
+            job = self._job(
+                of_turns.get(turn_id),
                 turn=turn,
                 span=context,
                 ended=turn.path[-1].end or time.time_ns(),
-                clock=self.clock,
-                held=of_turns.get(turn_id),
                 # Without a span, any number that does not change.
                 trace_id=context.trace_id or zlib.crc32(repr(turn.anchor.id).encode()),
                 attributes=lambda: [getattr(around, "attributes", None) or {}],
@@ -363,18 +349,16 @@ class Pipeline:
         with self.release_edge:
             if self.recorder.runs:
                 self.recorder.flush(self.recorder.grace)
-        with self.release_edge:
-            self._submit_all(self.store.sweep)
+        self._submit_all(self.store.sweep)
 
     def submit_ended(self) -> None:
-        with self.release_edge:
-            self._submit_all(self.store.flush)
+        self._submit_all(self.store.flush)
 
     def _submit_all(self, complete: Callable[[], list[Trace]]) -> None:
-        with self._sweeping:  # a flush waits for the traces that the clock has just removed
+        # Locked: a flush waits for the traces that the clock has just removed.
+        with self.release_edge, self._sweeping:
             for trace in complete():
                 give_up = partial(self.give_up, trace)
-                # Two spans with one id cannot be told apart.
                 function = partial(give_up, None) if trace.is_doubled else partial(self.read, trace)
                 self._submit(trace.size, function, give_up)
 
@@ -430,24 +414,25 @@ class Pipeline:
             del trace.held[anchor.key[1]]
             self.store.start_scoring(anchor)
         has_left = any(each.ending is not None and each.ending.status for each in spans)
-        return TurnJob(
-            scorer=self.scorer,
+        return self._job(
+            held,
             turn=turn,
             span=INVALID_SPAN_CONTEXT if view is None else view.context,
             ended=(view.end if view is not None else turn.anchor.end) or 0,
-            held=held,
-            clock=self.clock,
             is_missed=held is None and not has_left,
             trace_id=trace.trace_id,
             attributes=partial(attributes_around, turn, trace.spans),
         )
 
-    def give_up(self, trace: Trace, why: GivenUp | None) -> None:
-        """Count the turns of ``trace`` as not scored, unless it was read, and export its spans.
+    def _job(self, held: Held | None, **options: Any) -> TurnJob:
+        if held is not None:
+            options["release"] = partial(self.clock.release, held)
+            options["seconds_left"] = partial(self.store.seconds_left, held)
+        return TurnJob(scorer=self.scorer, **options)
 
-        ``why`` is None if two of its spans have the same id.
-        """
-        if why is None:
+    def give_up(self, trace: Trace, why: GivenUp | None) -> None:
+        """Count the turns of ``trace`` as not scored, unless it was read, and export its spans."""
+        if why is None:  # two of its spans have the same id
             ending, count = Ending("skipped", "ambiguous"), partial(self.scorer.refuse, "ambiguous")
         else:
             ending = Ending("error", "internal") if why == "error" else Ending(why)
@@ -474,17 +459,19 @@ class Pipeline:
         """Submit all traces and runs for scoring, even incomplete ones, and hold no more spans."""
         if self.recorder.runs:
             self.recorder.flush()
-        with self.release_edge:
-            self._submit_all(self.store.close)
+        self._submit_all(self.store.close)
         self.clock.stop()
 
     def flush_next(self, timeout: float) -> bool:
+        return self.next is None or self._flushed(self.next, timeout)
+
+    def _flushed(self, target: Any, timeout: float) -> bool:
         with self.release_edge:
-            return self.next is None or self.next.force_flush(int(timeout * 1000)) is not False
+            return target.force_flush(int(timeout * 1000)) is not False
         return False
 
     def prepare_calls(self) -> None:
-        """Start the threads that export and flush at the end, as none can be started at exit."""
+        """Start the threads that export and flush, as none can be started at exit."""
         self.clock.start()
         self.flushes.prepare(2)  # one may hang
 
@@ -511,8 +498,7 @@ class Pipeline:
         return kinds
 
     def _warn_of_missing_providers(self, _: Evaluation) -> None:
-        if missing := self.missing_providers():
-            _warn_of_missing(*missing)
+        _warn_of_missing(*self.missing_providers())
 
     def flush(self, timeout: float) -> bool:
         """See `Handle.flush`."""
@@ -599,12 +585,8 @@ class Pipeline:
         """Flush logger and meter provider; the application may have set the global ones late."""
         meters = None if self.is_forked else self.meters or get_meter_provider()
         for provider in (self.logger_provider, meters):
-
-            def flush(provider: Any = provider) -> None:
-                with self.release_edge:
-                    provider.force_flush(int(_MAX_FLUSH_WAIT * 1000))
-
             if hasattr(provider, "force_flush"):  # the API's own providers have none
+                flush = partial(self._flushed, provider, _MAX_FLUSH_WAIT)
                 self._call_within(flush, max(_GRACE, self._left(deadline)))
 
     def _call_within(self, call: Callable[[], object], timeout: float) -> bool:
@@ -626,4 +608,5 @@ _LOST: Final[Mapping[str, str]] = {
 @cache
 def _warn_of_missing(*names: str) -> None:
     losses = "; ".join(f"no {name} is set: {_LOST[name]}" for name in names)
-    log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
+    if losses:
+        log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)

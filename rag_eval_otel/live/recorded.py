@@ -43,8 +43,7 @@ _ACCEPTED: Final = (
     " score"
 )
 
-Origin: TypeAlias = Literal["ids", "current", "run"]
-"""What identifies the turn of feedback: ids, the current span, or a LangChain run."""
+Origin: TypeAlias = Literal["ids", "current", "run"]  # what identifies the turn of feedback
 
 
 def record_question(text: str) -> None:
@@ -84,8 +83,7 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     with _edge("record", raise_errors=raises_errors()):
         asked = _text("record_retrieval", query)
         passages = passages_of(documents)
-        run = _active_run()
-        if run is not None:
+        if (run := _active_run()) is not None:
             known = (run.said or {}).get("documents", ())
             run.said = {**(run.said or {}), "documents": (*known, *passages)}
             run.query = run.query or asked
@@ -132,8 +130,7 @@ def record_feedback(
         feedback = Feedback(trace_id=trace, span_id=span, score=number, name=name, comment=comment)
         if origin == "current" and get_current_span().is_recording():
             get_current_span().set_attributes(feedback_attributes(feedback))
-        intake = intake_for(trace)
-        if intake is not None:
+        if (intake := intake_for(trace)) is not None:
             intake.submit(feedback, origin)
             return
         _warnings.write(
@@ -150,8 +147,7 @@ def record_feedback(
 def _record_text(caller: str, text: str, *, part: Part, attribute: str) -> None:
     with _edge("record", raise_errors=raises_errors()):
         checked = _text(caller, text)
-        run = _active_run()
-        if run is not None:
+        if (run := _active_run()) is not None:
             run.said = {**(run.said or {}), part: checked}
         else:
             _current_span(caller).set_attribute(attribute, checked)
@@ -209,23 +205,25 @@ def _passage(document: Any) -> Passage:
             return document
         case str():
             return Passage(text=document)
-    if isinstance(document, Mapping):
-        passage = passage_of(document)
-        if passage is not None:
-            return passage
-    elif (text := _text_in(document)) is not None:
-        names = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
-        rank: Any = getattr(document, "score", None)
-        number = next((str(name) for name in names if name is not None), None)
-        return Passage(text=text, id=number, score=float(rank) if _is_number(rank) else None)
-    raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
+        case Mapping():
+            passage = passage_of(document)
+        case _:
+            passage = _passage_of_object(document)
+    if passage is None:
+        raise TypeError(f"a document is {_ACCEPTED}, not {type(document).__name__}")
+    return passage
 
 
-def _text_in(document: Any) -> str | None:
+def _passage_of_object(document: Any) -> Passage | None:
     names = ("page_content", "content", "text")
     has_method = callable(getattr(document, "get_content", None))
     texts = [document.get_content()] if has_method else [getattr(document, n, None) for n in names]
-    return next((text for text in texts if isinstance(text, str)), None)
+    text = next((text for text in texts if isinstance(text, str)), None)
+    ids = (getattr(document, name, None) for name in ("id", "node_id", "id_"))
+    number = next((str(name) for name in ids if name is not None), None)
+    rank: Any = getattr(document, "score", None)
+    score = float(rank) if _is_number(rank) else None
+    return None if text is None else Passage(text=text, id=number, score=score)
 
 
 def _is_number(value: object) -> bool:
@@ -303,11 +301,10 @@ class _Known:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackIntake:
-    """Finds the recent turn of each feedback, and compares the feedback with the judge's labels.
+    """A sink that finds the recent turn of each feedback, and compares it with the judge's labels.
 
-    It is a sink, which gets the labels. ``pass_on`` is called with feedback that has the ids of its
-    turn, and with an `Agreement` for each label. ``is_under_way(trace_id)`` returns True for a
-    trace or LangChain run that has not been read yet.
+    ``pass_on`` is called with feedback that has the ids of its turn, and with an `Agreement` for
+    each label. ``is_under_way(trace_id)``: whether a trace or LangChain run has yet to be read.
     """
 
     instruments: InstrumentSink
@@ -352,9 +349,7 @@ class FeedbackIntake:
             self._runs[run] = (span.trace_id, None if is_shared else span.span_id)
             if len(self._runs) > _MAX_TURNS:
                 self._runs.popitem(last=False)
-            for early, is_passed in self._early.pop(
-                run, ()
-            ):  # it has waited for the ids of its span
+            for early, is_passed in self._early.pop(run, ()):  # it has waited for these ids
                 known = self._find(early.trace_id, early.span_id)
                 joined = early if known is None else self._add(known, early)
                 if not is_passed:
@@ -372,10 +367,7 @@ class FeedbackIntake:
         return self._settled(span).said if span.span_id else ()
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Store the labels of ``evaluation``, and compare them with feedback on the turn.
-
-        Targeted turns and offline scores are not compared.
-        """
+        """Store the labels of ``evaluation``, and compare them with feedback on the turn."""
         span, sampling = evaluation.span, evaluation.sampling
         if span is None or not span.span_id:
             return
@@ -488,4 +480,4 @@ def _edge(place: str, *, raise_errors: bool) -> Edge:
 
     # The message on feedback says which argument is wrong.
     log = LimitedLog(raise_errors=place == "feedback")
-    return Edge(place, on_error=count, raise_errors=raise_errors, log=log)
+    return Edge(place, count, raise_errors, log=log)

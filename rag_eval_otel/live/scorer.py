@@ -1,7 +1,4 @@
-"""`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks.
-
-In a cascade, the offline judge evaluates all turns, and the configured judge a sample of them.
-"""
+"""`TurnScorer`: choose RAG turns, evaluate them in the background, and call the sinks."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.sample import RecentTurns, extract, why_none
 from rag_eval_otel.capture.span import ROUTES, Span, about
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.trace import Held
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import TURNS, Config, Limit
 from rag_eval_otel.errors import RedactionError
@@ -35,7 +31,6 @@ from rag_eval_otel.judge.models import build_judge, build_live_embedder
 from rag_eval_otel.judge.usage import is_offline, title_of
 from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.live.recorded import FeedbackIntake
-from rag_eval_otel.live.store import Clock
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.runtime.fork import call_in_child
@@ -273,8 +268,7 @@ class TurnScorer:
             self._budget.divide(share)
 
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
-        for _ in range(turns):
-            self.instruments.turn("skipped", reason)
+        self.instruments.turn("skipped", reason, turns=turns)
         if reason not in {"budget", "duplicate", "not_sampled", "sample_rate"}:  # intended
             text = "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute"
             self._log.write(f"skipped {reason}", text, reason)
@@ -291,8 +285,10 @@ class TurnScorer:
         return reason
 
     def drop(self, why: GivenUp, turns: int = 1) -> None:
-        for _ in range(turns):
-            self.instruments.turn(*(("error", "internal") if why == "error" else ("dropped", why)))
+        if why == "error":
+            self.instruments.turn("error", "internal", turns=turns)
+        else:
+            self.instruments.turn("dropped", why, turns=turns)
 
     def submit(self, job: TurnJob) -> None:
         if not self.evaluator.submit(job):
@@ -310,10 +306,6 @@ class TurnScorer:
                 with self._edge_of(f"sink {getattr(sink, '__name__', type(sink).__name__)}"):
                     results.append(function(*arguments))
         return results
-
-    def leave_open(self, sinks: Sequence[Sink]) -> None:
-        """Do not use or close those of ``sinks``, because another pipeline uses them."""
-        self.sinks = tuple(sink for sink in self.sinks if all(sink is not each for each in sinks))
 
     def close(self) -> None:
         if not self._is_closed:
@@ -340,9 +332,8 @@ class TurnScorer:
             self._log.write(f"error {reason}", text, reason, models)
 
     async def score(self, job: TurnJob) -> Ending:
-        span = job.span
-        flags = int(span.trace_flags)
-        ref = SpanRef(trace_id=span.trace_id, span_id=span.span_id, trace_flags=flags)
+        trace_id, span_id, flags = job.span.trace_id, job.span.span_id, int(job.span.trace_flags)
+        ref = SpanRef(trace_id=trace_id, span_id=span_id, trace_flags=flags)
         result: Evaluation | SkipReason = failed_evaluation(self._measurement.metrics, "internal")
         with self._edge:
             result = await self._evaluation(job, ref)
@@ -429,14 +420,14 @@ class TurnScorer:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TurnJob:
-    """A job of `BackgroundEvaluator`: score one RAG turn, then export its held span with scores."""
+    """A job of `BackgroundEvaluator`: score one RAG turn, and call ``release`` with its ending."""
 
     scorer: TurnScorer
     turn: Turn
     span: SpanContext
     ended: int  # ns since the epoch
-    clock: Clock | None = None  # exports the span `held`
-    held: Held | None = None
+    release: Callable[[Ending], object] = lambda _: None  # exports the held span of the turn
+    seconds_left: Callable[[], float] = lambda: math.inf  # until that span leaves without scores
     sampling: Sampling | None = None
     is_missed: bool = False  # whether the span was exported before the turn was found
     trace_id: int = 0  # decides the sampling
@@ -448,12 +439,6 @@ class TurnJob:
     @property
     def size(self) -> int:
         return self.turn.size
-
-    @property
-    def seconds_left(self) -> float:
-        if self.held is None or self.clock is None:
-            return float("inf")
-        return self.clock.store.seconds_left(self.held)
 
     def begin(self) -> bool:
         """Sample the turn. If it is not evaluated, count it, export its span, and return False."""
@@ -492,10 +477,6 @@ class TurnJob:
         """Store ``ending``; return True for the first, as another thread may give up the job."""
         self._endings.append(ending)
         return self._endings[0] is ending
-
-    def release(self, ending: Ending) -> None:
-        if self.held is not None and self.clock is not None:
-            self.clock.release(self.held, ending)
 
 
 def build_measurement(config: Config) -> Measurement:

@@ -1,7 +1,7 @@
 """Drain pipelines before the process ends.
 
-`atexit` covers only an interpreter that exits normally. It does not cover SIGTERM, uvicorn, which
-kills its process, and the children of multiprocessing and Celery, which end by os._exit.
+`atexit` does not cover SIGTERM, uvicorn, which kills its process, and the children of
+multiprocessing and Celery, which end by os._exit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, Final, Protocol
 
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.runtime.threads import start_thread
+from rag_eval_otel.runtime.threads import Workers, start_thread
 
 _REPEATED: Final = 1.0  # seconds in which supervisors send SIGTERM twice, to process and group
 
@@ -160,19 +160,11 @@ class _Process:
 
     async def _flush_beside_loop(self) -> None:
         """Flush on a thread of ours, because those of the event loop may hang."""
-        if not (works := self._at_sigterm):
-            return
-        loop, flushed = asyncio.get_running_loop(), asyncio.Event()
-
-        def flush() -> None:
-            self._call("flush_all")
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(flushed.set)
-
-        _start(flush)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(flushed.wait(), max(each.seconds for each in works) + _REPEATED)
-        self._drained_until = time.monotonic() + _REPEATED
+        if works := self._at_sigterm:
+            flush = Workers(1).run(partial(self._call, "flush_all"))
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(flush, max(each.seconds for each in works) + _REPEATED)
+            self._drained_until = time.monotonic() + _REPEATED
 
     def _finalize(self) -> None:
         """Finish the work of this child of multiprocessing before it calls os._exit."""

@@ -1,7 +1,7 @@
 """`Store` keeps the traces and the held spans of one pipeline; `Clock` completes and exports them.
 
-A span is *held* (kept back from the exporter) until its turn is scored. Any thread may decide with
-which `Ending` it is exported; the first decision counts. Only `Clock` exports held spans.
+A span is *held* (kept back from the exporter) until its turn is scored. The first thread that
+decides with which `Ending` it is exported counts. Only `Clock` exports held spans.
 """
 
 from __future__ import annotations
@@ -407,14 +407,11 @@ class Store:
 
 @dataclass(eq=False, repr=False)
 class Clock:
-    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for each span to export.
-
-    ``leave`` returns False if another thread has taken over the item.
-    """
+    """A thread that calls ``sweep()`` every 50 ms, and ``leave(held)`` for each span to export."""
 
     store: Store
     sweep: Callable[[], None]
-    leave: Callable[[Held], bool]
+    leave: Callable[[Held], bool]  # returns False if another thread has taken over the item
     is_idle: Callable[[], bool] = lambda: True
     is_inline: bool = False  # start no thread: spans leave on the thread that decides it
     is_stopped: bool = False

@@ -21,16 +21,13 @@ from rag_eval_otel.log import cause_of, log
 _SILENT = (otel_context._SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation")  # noqa: SLF001
 _HTTP = (otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY, "suppress_http_instrumentation")  # noqa: SLF001
 EXTRA: Final = "tools"
-
 # The evaluator for which the current code runs. Its spans and logs are not the application's.
 JUDGING: Final[ContextVar[object]] = ContextVar("rag_eval_otel_judging", default=None)
 
 
 def judging() -> object:
-    """Return the evaluator whose thread this is, or None on the application's threads.
-
-    `JUDGING` alone is not enough: a coroutine that a sink runs in the application's loop gets it.
-    """
+    """Return the evaluator whose thread this is, or None on the application's threads."""
+    # `JUDGING` alone is not enough: a coroutine that a sink runs in the application's loop gets it.
     by = JUDGING.get()
     return by if by and threading.current_thread().name.startswith("rag-eval-otel") else None
 
@@ -98,10 +95,9 @@ class LimitedLog:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Edge:
-    """A context manager that catches exceptions, unless ``raise_errors``, and logs them.
+    """Catches exceptions in a ``with`` block, calls ``on_error(place)``, and logs them.
 
-    For each exception, ``on_error(place)`` is called. ``part`` is the name in the log, by default
-    ``place``. Threads may share one.
+    ``part`` is the name in the log, by default ``place``. Threads may share one.
     """
 
     place: str

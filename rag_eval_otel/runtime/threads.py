@@ -158,8 +158,8 @@ class Job(Protocol):
         """The approximate memory that this job keeps, in bytes."""
 
     @property
-    def seconds_left(self) -> float:
-        """Seconds until the result of this job is too late."""
+    def seconds_left(self) -> Callable[[], float]:
+        """Returns the seconds until the result of this job is too late."""
 
     def begin(self) -> bool:
         """Do the quick part of the work; return True if `run` must be called for the rest."""
@@ -178,7 +178,7 @@ class Call:
     size: int
     function: Callable[[], object]
     on_given_up: Callable[[GivenUp], object]
-    seconds_left: float = float("inf")
+    seconds_left: Callable[[], float] = lambda: float("inf")
 
     def begin(self) -> bool:
         self.function()
@@ -197,8 +197,8 @@ _Slot: TypeAlias = "asyncio.Future[bool]"  # whether the waiting job may run, or
 class BackgroundEvaluator:
     """Runs jobs in an event loop on a thread, ``concurrency`` at a time, the newest first.
 
-    The thread polls while jobs run, because waking it by a system call in `submit` would delay the
-    application's thread. If more than four times ``concurrency`` wait, late jobs are given up.
+    The thread polls while jobs run, as a system call in `submit` to wake it would take the
+    application's time. If more than four times ``concurrency`` wait, late jobs are given up.
     """
 
     concurrency: int = 16
@@ -234,11 +234,9 @@ class BackgroundEvaluator:
         self._log = LimitedLog()
 
     def submit(self, job: Job) -> bool:
-        """Queue ``job``; return False if there is no room or thread.
-
-        A job that another job submits is always accepted: both share the same texts in memory.
-        """
+        """Queue ``job``; return False if there is no room or thread."""
         with self._lock:
+            # A job that another job submits is always accepted: both share the texts in memory.
             follows = self._thread is not None and self.is_current()
             count = len(self._pending) - self._is_beginning  # what a job submits takes its place
             has_room = count < self.capacity and self._bytes + job.size <= self.max_bytes
@@ -380,7 +378,7 @@ class BackgroundEvaluator:
 
     def _is_in_time(self, job: Job) -> bool:
         # Without overload, a job runs even if it is late: its scores are still of use.
-        return not self._is_overloaded or job.seconds_left > self._mean
+        return not self._is_overloaded or job.seconds_left() > self._mean
 
     def _decide(self, jobs: list[Job], *, runs: bool) -> None:
         for job in jobs:

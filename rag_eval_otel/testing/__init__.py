@@ -1,7 +1,4 @@
-"""Test doubles and assertions for applications that use this library.
-
-Names are loaded on first use, so that the pytest plugin imports nothing before a test needs it.
-"""
+"""Test doubles and assertions for applications; loaded on first use for the pytest plugin."""
 
 from __future__ import annotations
 

@@ -218,8 +218,7 @@ def _sample_of_call(app: Any, question: object) -> Sample:
 def _tracing(samples: list[Sample]) -> Iterator[None]:
     """Add the samples of the turns that are traced in the ``with`` block to ``samples``.
 
-    No judge is asked. Exporters of the global provider get the spans; that of a turn has the score
-    ``seen``. If the global provider is instrumented already, its spans are not read.
+    No judge is asked. Exporters of the global provider get the spans, with the score ``seen``.
     """
 
     def seen(sample: Sample) -> float:

@@ -23,7 +23,6 @@ def number(value: float | None) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the plugin."""
     group = parser.getgroup("rag-eval-otel", "scores of RAG answers")
     group.addoption(
         "--rag-eval-judge",
@@ -38,7 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the scores of the session."""
     config.pluginmanager.register(SessionReport(), "rag_eval_report")
 
 
@@ -81,7 +79,6 @@ class SessionReport:
             self._properties[report.nodeid] = own
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print a table of the metrics, and the scores that were too low."""
         if not self._properties:
             return
         from rag_eval_otel.untrusted import visible  # noqa: PLC0415

@@ -45,10 +45,6 @@ class _Job(TurnJob):
     """The job of one turn, whose scores are written on the span ``message``."""
 
     message: SpanMessage
-    ended_with: Callable[[_Job, Ending], object]
-
-    def release(self, ending: Ending) -> None:
-        self.ended_with(self, ending)
 
 
 class Engine:
@@ -170,18 +166,17 @@ class Engine:
     async def _scored(self, content: bytes, done: dict[_Job, asyncio.Future[Ending]]) -> bytes:
         loop = asyncio.get_running_loop()
 
-        def end(job: _Job, ending: Ending) -> None:
-            future = done[job]
+        def end(future: asyncio.Future[Ending], ending: Ending) -> None:
             if not future.done():
                 future.set_result(ending)
 
-        def ended_with(job: _Job, ending: Ending) -> None:
-            loop.call_soon_threadsafe(end, job, ending)
-
         request, jobs = parsed(content), list[_Job]()
         with self.edge:
-            jobs = await loop.run_in_executor(self._reader, self.read, request, ended_with)
-        done.update((job, loop.create_future()) for job in jobs)
+            jobs = await loop.run_in_executor(self._reader, self.read, request)
+        call: Callable[..., object] = loop.call_soon_threadsafe
+        for job in jobs:
+            done[job] = future = loop.create_future()
+            job.release = partial(call, partial(end, future))
         for job in jobs:
             self.scorer.submit(job)
         if done:
@@ -199,9 +194,7 @@ class Engine:
         write(message, attributes, self._scores.events_of(ending))
         self.instruments.released(ending.status)
 
-    def read(
-        self, request: ExportTraceServiceRequest, ended_with: Callable[[_Job, Ending], object]
-    ) -> list[_Job]:
+    def read(self, request: ExportTraceServiceRequest) -> list[_Job]:
         """Return a job for each turn in ``request``; write the reason on traces without one."""
         traces: dict[bytes, list[tuple[Span, SpanMessage]]] = {}
         known, service = None, ""
@@ -216,14 +209,10 @@ class Engine:
         jobs: list[_Job] = []
         for pairs in traces.values():
             with self.edge:
-                jobs += self._jobs_of(pairs, ended_with)
+                jobs += self._jobs_of(pairs)
         return jobs
 
-    def _jobs_of(
-        self,
-        pairs: Sequence[tuple[Span, SpanMessage]],
-        ended_with: Callable[[_Job, Ending], object],
-    ) -> Iterable[_Job]:
+    def _jobs_of(self, pairs: Sequence[tuple[Span, SpanMessage]]) -> Iterable[_Job]:
         spans = {span.span_id: span for span, _ in reversed(pairs)}
         messages = {span.span_id: message for span, message in reversed(pairs)}
         marked = [span for span in spans.values() if kind_of(span) != "other"]
@@ -252,7 +241,6 @@ class Engine:
                     attributes=partial(attributes_around, turn, spans),
                     about={semconv.SERVICE_NAME: service} if service else {},
                     message=messages[span.span_id],
-                    ended_with=ended_with,
                 )
             return
         reason = self._refused(steps, has_turns=bool(turns))

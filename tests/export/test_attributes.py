@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
 from live import (
     ANSWER,
@@ -49,7 +48,7 @@ from rag_eval_otel.export.attributes import (
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, Usage
 from rag_eval_otel.untrusted import redactor
-from replay import ReplayedSpan, load
+from replay import Exported, ReplayedSpan, load
 from support import hide
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
@@ -69,15 +68,21 @@ SCORES = st.one_of(
 )
 
 
-def ended(limit: int | None = None, attributes: int = 0) -> ReadableSpan:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=limit))
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    span = provider.get_tracer("t").start_span("s")
-    for i in range(attributes):
+def ended(limit: int, count: int) -> ReadableSpan:
+    """Return a span with ``count`` attributes, events and links, of which ``limit`` are kept."""
+    limits = SpanLimits(max_span_attributes=limit, max_events=limit, max_links=limit)
+    tracer = TracerProvider(span_limits=limits).get_tracer("t")
+    parent = tracer.start_span("parent")
+    links = [Link(parent.get_span_context())] * count
+    context = set_span_in_context(parent)
+    span = tracer.start_span("s", context, SpanKind.SERVER, links=links)
+    for i in range(count):
         span.set_attribute(f"key{i}", i)
+        span.add_event("step", {"i": i})
+    span.set_status(Status(StatusCode.ERROR, "broken"))
     span.end()
-    return exporter.get_finished_spans()[0]
+    assert isinstance(span, ReadableSpan)
+    return span
 
 
 def ending_of(evaluation: Evaluation) -> Ending:
@@ -118,19 +123,12 @@ def test_explanations_are_opt_in_and_limited() -> None:
     assert score_attributes(ending_of(evaluation), explanations=True)[key] == "x" * MAX_EXPLANATION
 
 
-def test_a_skipped_turn_has_status_and_reason() -> None:
-    """A span without an ending has no attributes."""
-    assert score_attributes(Ending("skipped", "no_answer")) == {
-        "rag.evaluation.status": "skipped",
-        "rag.evaluation.reason": "no_answer",
-    }
+def test_what_has_no_score_has_a_reason() -> None:
+    """A skipped turn has one, and an undefined or failed metric in place of its number."""
+    skipped = {"rag.evaluation.status": "skipped", "rag.evaluation.reason": "no_answer"}
+    assert score_attributes(Ending("skipped", "no_answer")) == skipped
     assert score_attributes(UNTOUCHED) == {}
-
-
-def test_failed_scores_have_a_reason_and_no_number() -> None:
-    """An undefined or failed metric has a reason and no score attribute."""
-    found = score_attributes(ending_of(Evaluation(scores=(UNDEFINED, FAILED))))
-    assert found == {
+    assert score_attributes(ending_of(Evaluation(scores=(UNDEFINED, FAILED)))) == {
         "rag.evaluation.status": "error",
         "rag.evaluation.duration": 0.0,
         "rag.evaluation.faithfulness.reason": "no_claims",
@@ -146,12 +144,16 @@ def test_an_enriched_copy_keeps_all_fields(limit: int, count: int) -> None:
     added = {**before, "rag.evaluation.status": "scored"}
     copy = copied(span, attributes=added, events=span.events)
     assert dict(copy.attributes or {}) == {**before, "rag.evaluation.status": "scored"}
-    assert copy.dropped_attributes == span.dropped_attributes == max(0, count - limit)
+    for name in ("attributes", "events", "links"):
+        dropped = f"dropped_{name}"
+        assert getattr(copy, dropped) == getattr(span, dropped) == max(0, count - limit)
     assert dict(span.attributes or {}) == before
-    for name in ("name", "context", "parent", "resource", "events", "links", "kind", "status"):
+    for name in ("name", "context", "parent", "resource", "kind", "status"):
         assert getattr(copy, name) == getattr(span, name)
-    assert (copy.start_time, copy.end_time) == (span.start_time, span.end_time)
-    assert copy.instrumentation_scope == span.instrumentation_scope
+    for name in ("start_time", "end_time", "instrumentation_scope"):
+        assert getattr(copy, name) == getattr(span, name)
+    for name in ("events", "links"):
+        assert list(getattr(copy, name)) == list(getattr(span, name))
 
 
 def test_the_span_has_the_score_and_the_normalized_score() -> None:
@@ -469,19 +471,9 @@ def test_texts_are_removed_on_every_path(
         assert app.attributes_of(search)["retrieval.documents.0.document.score"] == 0.5
 
 
-class Noting(SpanProcessor):
-    """A processor that keeps the spans it gets."""
-
-    def __init__(self) -> None:
-        self.spans: list[ReadableSpan] = []
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self.spans.append(span)
-
-
 @contextmanager
-def wrapping(**options: Any) -> Iterator[tuple[Noting, Any]]:
-    noting = Noting()
+def wrapping(**options: Any) -> Iterator[tuple[Exported, Any]]:
+    noting = Exported()
     handle = instrument(wrap=noting, judge=good_judge(), **options)
     yield noting, handle.processor
     handle.shutdown(0.0)

@@ -13,6 +13,7 @@ from e2e.recorded import KEY, PROJECT, LangSmith, serving
 from live import GatedExporter, Row, attached
 from processes import PATIENCE, stage
 
+pytestmark = pytest.mark.slow  # most start processes
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX")
 
 TURNS = """
@@ -35,7 +36,6 @@ def measure(row: Row, name: str, script: str, *, turns: int, **variables: str) -
     return status
 
 
-@pytest.mark.slow
 @posix
 @pytest.mark.fault(18, expected="each process scores its own turns")
 def test_fault_18_a_fork_during_an_import_on_the_thread_of_the_judge(row: Row) -> None:
@@ -50,7 +50,6 @@ if child: os.waitpid(child, 0)
     assert measure(row, "parent and child", script, turns=11) == 0
 
 
-@pytest.mark.slow
 @posix
 @pytest.mark.fault(19, expected="no deadlock")
 def test_fault_19_many_forks_while_turns_are_scored(row: Row) -> None:
@@ -80,7 +79,6 @@ ENDINGS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.fault(20, expected="all turns scored and exported")
 @pytest.mark.parametrize("name", ENDINGS)
 def test_fault_20_a_program_ends(name: str, row: Row) -> None:
@@ -89,7 +87,6 @@ def test_fault_20_a_program_ends(name: str, row: Row) -> None:
     assert measure(row, name, script, turns=20) == status
 
 
-@pytest.mark.slow
 @posix
 @pytest.mark.fault(21, expected="what has ended is scored and exported")
 def test_fault_21_a_child_of_multiprocessing_is_terminated(row: Row) -> None:
@@ -106,7 +103,6 @@ assert child.exitcode == -signal.SIGTERM, child.exitcode
     assert measure(row, "terminated child", script, turns=10) == 0
 
 
-@pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
 def test_fault_24_sigterm_with_the_default_handler(row: Row) -> None:
@@ -115,7 +111,6 @@ def test_fault_24_sigterm_with_the_default_handler(row: Row) -> None:
     assert status == -signal.SIGTERM
 
 
-@pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
 def test_fault_24_sigterm_is_ignored_or_handled(row: Row) -> None:
@@ -141,7 +136,6 @@ asyncio.run(main())
     assert measure(row, "handlers of the application", script, turns=20) == 0
 
 
-@pytest.mark.slow
 @posix
 @pytest.mark.fault(24, expected="all turns scored, within shutdown_seconds, exit status 143")
 def test_fault_24_sigterm_while_the_exporter_hangs_or_the_option_is_off(row: Row) -> None:
@@ -166,7 +160,6 @@ os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)
     row.measured("exporter that hangs, shutdown_seconds=1", "ended")
 
 
-@pytest.mark.slow
 @pytest.mark.fault(23, expected="all spans exported, within shutdown_seconds")
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_fault_23_a_program_ends_with_500_spans_held(order: str, row: Row) -> None:
@@ -192,7 +185,6 @@ print(round(time.monotonic() - start, 1))
     assert children == 500
 
 
-@pytest.mark.slow
 @pytest.mark.fault(25, expected="every turn counted once, no span exported twice")
 def test_fault_25_turns_end_while_the_provider_shuts_down(row: Row) -> None:
     """64 threads end turns before, during and after the shutdown."""
@@ -215,7 +207,6 @@ def test_fault_25_turns_end_while_the_provider_shuts_down(row: Row) -> None:
         row.measured("turns counted", f"{sum(app.counted().values())} of 640")
 
 
-@pytest.mark.slow
 @pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
 def test_fault_flush_with_an_exporter_that_hangs(row: Row) -> None:
     """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""
@@ -233,7 +224,6 @@ def test_fault_flush_with_an_exporter_that_hangs(row: Row) -> None:
         row.measured("flush, force_flush", "False")
 
 
-@pytest.mark.slow
 @pytest.mark.fault("provider later", expected="OpenTelemetry warns that it keeps the first one")
 def test_fault_provider_later_the_application_sets_its_provider_after_instrument(row: Row) -> None:
     """OpenTelemetry refuses a second provider, so `instrument` must come after it."""
@@ -263,7 +253,6 @@ BACKEND_ENDINGS = {
 }
 
 
-@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("end", BACKEND_ENDINGS)
 def test_scores_reach_a_backend_though_the_process_ends(end: str) -> None:

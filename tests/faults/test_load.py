@@ -114,8 +114,7 @@ def test_fault_14_a_burst_that_is_no_overload(row: Row) -> None:
         judge.open()
         assert app.handle.flush(PATIENCE)
         row.check(app, turns=64, spans=64)
-        counted = app.counted()
-    row.measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+        counted = row.counted(app)
     assert counted == {("scored", None): 64}
 
 
@@ -133,8 +132,7 @@ def test_fault_13_a_judge_that_is_much_too_slow(row: Row) -> None:
         assert app.handle.flush(PATIENCE)
         app.handle.shutdown(PATIENCE)
         row.check(app, turns=3000, spans=3000)
-        counted = app.counted()
-    row.measured("turns by outcome", {" ".join(map(str, key)): n for key, n in counted.items()})
+        counted = row.counted(app)
     row.measured("most spans held", most)
     assert most <= 100
     assert counted["dropped", "overload"] >= 2500
@@ -225,8 +223,5 @@ def test_fault_26_a_part_that_blocks_the_event_loop(part: str, row: Row) -> None
         assert app.handle.flush(PATIENCE)
         app.handle.shutdown(PATIENCE)
         row.check(app, turns=40, spans=40)
-        counted = app.counted()
-    row.measured(
-        f"turns with a blocking {part}", {" ".join(map(str, k)): n for k, n in counted.items()}
-    )
+        counted = row.counted(app, f"turns with a blocking {part}")
     assert sum(counted.values()) == 40

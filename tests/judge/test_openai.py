@@ -304,7 +304,7 @@ def test_a_client_of_the_users_own_is_used() -> None:
             await OpenAIJudge("gpt-x", client=client).reply([CONTEXT])
             return client.is_closed()
 
-    with ScriptedOpenAI(good_parts, secrets="keep") as server:
+    with ScriptedOpenAI(good_parts) as server:
         assert asyncio.run(use(server.base_url)) is False
         assert server.requests[0].headers["authorization"] == "Bearer sk-own"
 

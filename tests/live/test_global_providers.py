@@ -92,7 +92,6 @@ rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handler]}
 """
 
 
-@pytest.mark.slow
 def test_the_last_collection_of_metrics_has_the_evidence_of_drift() -> None:
     """The pipeline ends before the meter provider of the application collects a last time."""
     ended = ran(METRICS_AT_EXIT, OTEL_TRACES_EXPORTER="none")

@@ -28,6 +28,7 @@ from rag_eval_otel import (
     instrument,
     registry,
 )
+from rag_eval_otel.drift import DriftOptions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.attributes import EventSink
 from rag_eval_otel.live.instrument import SINKS, build_sinks, pipeline_of, print_scores
@@ -470,6 +471,7 @@ def test_without_drift_there_is_no_drift_sink() -> None:
     [
         ({"config": {"judge": "lexical"}}, "config must be a Config, not .*; pass options by name"),
         ({"drift": "sometimes"}, "drift"),
+        ({"drift": DriftOptions(targets={"faithfullness": 0.9})}, "targets for faithfullness, but"),
     ],
 )
 def test_invalid_options_are_refused(options: Any, told: str) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
 
-from live import QUESTION, SOURCES, STATUS, App, GatedJudge, Source, attached
+from live import SOURCES, STATUS, App, Source, attached
 from otlp_receiver import OtlpReceiver
-from parallel import forking, in_child
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
@@ -49,65 +47,6 @@ def test_scores_arrive_on_the_span_of_the_turn_once(protocol: str, source: Sourc
         assert "/fused" in version
         assert version.endswith("/fake")
     assert not any(key.endswith("explanation") for key in span.attributes)
-
-
-@PROTOCOLS
-def test_everything_else_of_the_span_is_kept(protocol: str) -> None:
-    """Parent, kind, status, events, links, times and dropped counts are as they were."""
-    with exporting(protocol) as (app, receiver):
-        parent = app.plain("request")
-        other = app.plain("other").get_span_context()
-        span = app.provider.get_tracer("app").start_span(
-            "turn",
-            kind=SpanKind.SERVER,
-            context=set_span_in_context(parent),
-            links=[Link(other, {"why": "test"})] * 130,
-            attributes={f"key{i}": i for i in range(127)},
-            start_time=1_000,
-        )
-        for key, value in {"question": QUESTION, "contexts": ["A."], "answer": "B."}.items():
-            span.set_attribute(f"rag.{key}", value)
-        for i in range(130):
-            span.add_event("step", {"i": i}, timestamp=2_000)
-        span.set_status(Status(StatusCode.ERROR, "broken"))
-        span.end(end_time=9_000)
-        assert app.handle.flush()
-        (arrived,) = receiver.wait_for_spans(1)
-    assert arrived.parent_span_id == parent.get_span_context().span_id
-    assert (arrived.kind, arrived.status, arrived.status_message) == ("SERVER", "ERROR", "broken")
-    assert (arrived.start_ns, arrived.end_ns) == (1_000, 9_000)
-    assert (len(arrived.events), len(arrived.links)) == (128, 128)
-    dropped = (arrived.dropped_attributes, arrived.dropped_events, arrived.dropped_links)
-    assert dropped == (2, 2, 2)
-    assert "key2" in arrived.attributes, "our attributes must not evict the oldest of the span's"
-    assert arrived.attributes["rag.evaluation.status"] == "skipped"
-    assert arrived.attributes["rag.evaluation.reason"] == "error"
-    assert arrived.scope == "app"
-
-
-@pytest.mark.slow
-@forking
-@SOURCES
-@PROTOCOLS
-def test_fork_with_held_spans(protocol: str, source: Source) -> None:
-    """The parent's held spans leave from the parent only; the child's own turns are scored too."""
-    judge = GatedJudge()
-    with exporting(protocol, judge=judge) as (app, receiver):
-        app.turns(20, source)
-        app.pipeline.submit_ended()
-        judge.asked.result(10)
-
-        def child() -> bool:
-            judge.open()
-            app.turns(3, source)
-            return app.handle.flush(10)
-
-        assert in_child(child)
-        judge.open()
-        assert app.handle.flush(10)
-        spans = receiver.wait_for_spans(3 * 23)
-    assert len({span.span_id for span in spans}) == len(spans) == 3 * 23
-    assert [span.attributes.get(STATUS) for span in spans].count("scored") == 23
 
 
 @SOURCES

@@ -45,6 +45,7 @@ from live import (
     said,
     told,
 )
+from parallel import refuse_threads
 from processes import PATIENCE
 from rag_eval_otel import Evaluation, record_question
 from rag_eval_otel.capture.sample import turns_in
@@ -441,18 +442,13 @@ def test_a_process_of_langchain_alone_can_end_without_new_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From Python 3.12 on no thread starts at exit; the shutdown is limited all the same."""
-
-    def refuse(_: threading.Thread) -> None:
-        msg = "can't create new thread at interpreter shutdown"
-        raise RuntimeError(msg)
-
     judge, exporter = GatedJudge(), GatedExporter()
     with attached(judge=judge, exporter=exporter, shutdown_seconds=0.2) as app:
         app.turns(1, "runs")
         judge.asked.result(PATIENCE)
         exporter.close()
         with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", refuse)
+            refuse_threads(patched)
             app.handle.shutdown()
         assert app.handle.stats.held == 0
         left = exporter.get_finished_spans()

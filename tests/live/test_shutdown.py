@@ -87,7 +87,6 @@ time.sleep(600)
     assert sorted(said) == ["first drained", "second drained"]
 
 
-@pytest.mark.slow
 def test_sigterm_that_comes_twice_is_one_request() -> None:
     """A supervisor and its process group send it at once; the last work is done all the same."""
     status, said = run("""
@@ -218,7 +217,6 @@ def set_meters():
 """
 
 
-@pytest.mark.slow
 def test_metrics_whose_provider_is_set_later_are_flushed_at_sigterm() -> None:
     """`instrument` may come before the global meter provider of the application."""
     status, said = run(
@@ -257,7 +255,6 @@ os._exit(0)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("work", "seconds"), [("nothing", "3600"), ("turn", "5")])
 def test_forked_children_do_not_export_the_metrics_of_their_parent(work: str, seconds: str) -> None:
     """A child that has recorded nothing ends at once; none exports what the parent has counted."""

@@ -19,7 +19,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
 from live import KIND, App, answered, asked, attached, collecting_size, generated, retrieved
-from parallel import at_once
+from parallel import at_once, refuse_threads
 from rag_eval_otel.capture.trace import Held, Trace, TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.store import Clock, Store
@@ -240,12 +240,7 @@ def test_the_clock_outlives_an_exporter_that_exits(error: type[BaseException]) -
 
 def test_without_a_thread_spans_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """At exit no thread can be started: what is decided is exported by who decides it."""
-
-    def refuse(_: threading.Thread) -> None:
-        msg = "can't create new thread at interpreter shutdown"
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refuse_threads(monkeypatch)
     kept, exits, span = store(), Exits(), held()
     clock = Clock(kept, sweep=lambda: None, leave=exits.leave)
     assert not clock.start()

@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.utils import (
     is_instrumentation_enabled,
 )
 
-from parallel import forking, in_child
+from parallel import forking, in_child, refuse_threads
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Workers
 
 
@@ -40,7 +40,10 @@ class Call:
         self.run = work
         self.give_up = given_up
         self.size = size
-        self.seconds_left = seconds_left
+        self.left = seconds_left
+
+    def seconds_left(self) -> float:
+        return self.left
 
     def begin(self) -> bool:
         self._begin()
@@ -283,7 +286,7 @@ def test_under_overload_a_job_that_waits_beyond_its_deadline_is_not_done() -> No
     assert all(evaluator.submit(Call()) for _ in range(4))
     assert not evaluator.submit(Call())
     assert not given_up.done()
-    late.seconds_left = 0.0
+    late.left = 0.0
     assert given_up.result(30) == "overload"
     gate.opened.set_result(None)
     assert evaluator.flush(30)
@@ -362,12 +365,7 @@ def test_workers_start_anew_in_a_forked_child() -> None:
 
 def test_without_threads_the_call_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the interpreter exits it starts no thread; the last call is still made."""
-
-    def refuse(self: threading.Thread) -> None:
-        message = "can't start new thread at interpreter shutdown"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refuse_threads(monkeypatch)
     assert asyncio.run(Workers(1).run(threading.current_thread)) is threading.current_thread()
 
 

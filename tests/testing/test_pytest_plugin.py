@@ -167,13 +167,6 @@ def test_a_mapping_is_a_sample() -> None:
     assert offline().assert_scores(with_reference, answer_exact_match=0)
 
 
-@pytest.mark.parametrize("source", ["answers.jsonl", 3, [{"question": "When?"}]])
-def test_what_is_no_sample_is_refused(source: object) -> None:
-    """Files of samples are for `evaluate_dataset`."""
-    with pytest.raises(ConfigError, match="takes samples, mappings or an application"):
-        offline().assert_scores(source, faithfulness=0.8)
-
-
 def test_a_score_that_is_undefined_is_no_pass() -> None:
     """An empty answer has no faithfulness, which is no reason to pass."""
     silent = Sample(question="When?", contexts=GOOD.contexts, answer="Hm.")
@@ -211,18 +204,25 @@ def test_metrics_of_ones_own_are_asserted_by_name() -> None:
         offline().assert_scores(BAD, metrics=[long_answer], long_answer=1)
 
 
+NO_SAMPLE = "takes samples, mappings or an application"
+
+
 @pytest.mark.parametrize(
-    ("least", "told"),
+    ("source", "least", "told"),
     [
-        ({}, "needs a lowest score"),
-        ({"faithfulness": "high"}, "a threshold must be a number"),
-        ({"faithfullness": 0.5}, "unknown metric 'faithfullness'"),
+        *(
+            (bad, {"faithfulness": 0.8}, NO_SAMPLE)
+            for bad in ("rows.jsonl", 3, [{"question": "?"}])
+        ),
+        (GOOD, {}, "needs a lowest score"),
+        (GOOD, {"faithfulness": "high"}, "a threshold must be a number"),
+        (GOOD, {"faithfullness": 0.5}, "unknown metric 'faithfullness'"),
     ],
 )
-def test_bounds_that_cannot_be_checked(least: dict[str, Any], told: str) -> None:
-    """The error says what is missing."""
+def test_what_cannot_be_asserted(source: object, least: Any, told: str) -> None:
+    """The error says what is missing; files of samples are for `evaluate_dataset`."""
     with pytest.raises(ConfigError, match=told):
-        offline().assert_scores(GOOD, **least)
+        offline().assert_scores(source, **least)
 
 
 def museum(question: str) -> str:

@@ -21,12 +21,8 @@ from rag_eval_otel.types import Evaluation, Feedback, Label
 
 Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
 
-OVERALL = "rag.evaluation"
-"""The name of the annotation with the overall label of a turn, which has no number."""
-
-IDENTIFIER = "rag_eval_otel"
-"""Marks annotations of this library in backends, apart from others with the same name."""
-
+OVERALL = "rag.evaluation"  # the name of the annotation with the label of a turn
+IDENTIFIER = "rag_eval_otel"  # marks annotations of this library in backends
 _NO_JUDGE = frozenset({None, "lexical"})
 _OVERHEAD = 700  # about how many bytes an annotation takes in memory beside its texts
 
@@ -99,8 +95,7 @@ def annotations_of(
 ) -> Iterator[Annotation]:
     """Yield an annotation for each score in ``evaluation`` with a number, then the overall label.
 
-    ``asking`` has the names of the metrics that ask the judge. Explanations of scores are included
-    with ``explanations`` only. An evaluation that has no span yields nothing.
+    ``asking`` has the names of the metrics that ask the judge. Nothing is yielded without a span.
     """
     if evaluation.span is None:
         return
@@ -234,8 +229,8 @@ def backend_error(error: Exception) -> BackendError:
 class Parallel:
     """Sends several requests at a time, for backends that take one object in a request."""
 
-    def __init__(self, threads: int = 8) -> None:
-        self._executor = Workers(threads)
+    def __init__(self) -> None:
+        self._executor = Workers(8)
         self._executor.prepare()  # none can be started at exit
 
     def send(

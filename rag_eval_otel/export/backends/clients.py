@@ -1,7 +1,6 @@
 """The clients of backends: each sends an `Annotation` as the backend's own object.
 
-A client reads address, key and project from the environment variables of the backend's own package,
-which is imported when the client is made.
+Address, key and project are in the environment variables of the backend's own package.
 """
 
 from __future__ import annotations
@@ -80,10 +79,7 @@ class Phoenix:
                 status=HTTPStatus.NOT_FOUND,
             )
             refused = [Refusal(annotation=a, error=missing) for t, a in annotations if t in lost]
-            return [
-                *refused,
-                *self._write(kind, [one for one in annotations if one[0] not in lost]),
-            ]
+            return refused + self._write(kind, [one for one in annotations if one[0] not in lost])
         return []
 
 
@@ -94,9 +90,8 @@ _SOURCES = {"LLM": "LLM_JUDGE", "CODE": "CODE", "HUMAN": "HUMAN"}
 class MLflow:
     """MLflow: each score, and each label, is a feedback of its span in ``tr-<trace id>``.
 
-    MLflow assigns the id of a feedback, so a redelivered score would be stored twice. Therefore our
-    id and the time are in the metadata. After writing, the feedback of the trace is read, and of
-    several with the same id of ours, all but the newest are deleted.
+    MLflow assigns the id of a feedback, so a redelivered score is stored twice. Our id and the time
+    are in the metadata, by which all but the newest are deleted after writing.
     """
 
     def __init__(self) -> None:
@@ -249,10 +244,9 @@ class Langfuse:
 class Opik:
     """Opik: each score is a feedback score of its span, with the label as its category.
 
-    Opik makes the id of a span from the time of its trace and a hash of its OpenTelemetry id. The
-    time is not known here, so the span is searched by the end of its id. A span has at most one
-    feedback score of each name, so a redelivered score replaces the first. A feedback score has no
-    metadata: version, threshold and kind of annotator are in its reason.
+    Opik makes the id of a span from the time of its trace, which is not known here, and a hash of
+    its OpenTelemetry id, so the span is searched by the end of its id. A redelivered score replaces
+    the first of its name. Metadata is in the reason, as a feedback score has no other place for it.
     """
 
     def __init__(self) -> None:
@@ -302,16 +296,14 @@ class Opik:
         return str(spans[0].id)
 
     def _score(self, annotation: Annotation, span: str) -> Any:
-        value = annotation.value
-        if value is None:
-            value = float(annotation.label == "pass")
+        value, label = annotation.value, annotation.label
         facts = [f"{annotation.kind} {annotation.annotator}"]
         facts += [f"{key}: {text}" for key, text in annotation.metadata.items()]
         return self._item(
             id=span,
             name=annotation.name,
-            value=value,
-            category_name=annotation.label,
+            value=float(label == "pass") if value is None else value,
+            category_name=label,
             reason="\n".join(filter(None, [annotation.explanation, "; ".join(facts)])),
             source="sdk",
             project_name=self._client.config.project_name,

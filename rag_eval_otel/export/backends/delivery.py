@@ -1,8 +1,4 @@
-"""`BackendSink` queues the annotations of a pipeline for each of its backends (`BACKENDS`).
-
-After a failed request, annotations are sent again with exponential backoff and jitter. Each
-annotation ends in exactly one `Outcome`.
-"""
+"""`BackendSink` queues the annotations of a pipeline for each of its backends (`BACKENDS`)."""
 
 from __future__ import annotations
 
@@ -85,8 +81,8 @@ class _Entry:
 class Delivery:
     """Send annotations to the backend ``name`` in batches, from a bounded queue, on a thread.
 
-    The thread makes the client of the backend by ``connect()``. ``report(outcome, number)`` is
-    called for annotations that have ended, ``on_error(place)`` for an exception of the client.
+    Each ends in exactly one `Outcome`, for which ``report(outcome, number)`` is called.
+    ``connect()`` makes the client; ``on_error(place)`` is called for its exceptions.
     """
 
     def __init__(
@@ -113,11 +109,9 @@ class Delivery:
     def _reset(self) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._entries: dict[int, _Entry] = {}  # by number, which says what came before a flush
-        self.size = 0
-        """The approximate memory of the annotations in the queue, in bytes."""
+        self.size = 0  # of their memory, in bytes, about
         self._next = self._flushes = self._failures = 0
-        self._paused_until = 0.0
-        self._batch = self._limits.batch
+        self._paused_until, self._batch = 0.0, self._limits.batch
         self._last_error = ""
         self._client: Client | None = None
         self._thread: threading.Thread | None = None
@@ -296,8 +290,7 @@ class Delivery:
                 self._log.write(outcome, text, self.name, number, outcome, why[:_QUOTED])
 
 
-_CLIENTS = "rag_eval_otel.export.backends.clients"
-
+# The class of a backend, the package of its client, and the variables that the client needs.
 _NEEDS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
     "phoenix": ("Phoenix", "arize-phoenix-client", ()),
     "mlflow": ("MLflow", "mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
@@ -305,15 +298,11 @@ _NEEDS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
     "langfuse": ("Langfuse", "langfuse", LANGFUSE_KEYS),
     "opik": ("Opik", "opik", ()),
 }
-"""The class of a backend, the package of its client, and the variables that the client needs."""
-
+_CLIENTS = "rag_eval_otel.export.backends.clients"
 BACKENDS = Registry(
     kind="backend", built_in={name: f"{_CLIENTS}:{row[0]}" for name, row in _NEEDS.items()}
 )
-"""The registry of backends: finds the class of a backend by name, and makes its client.
-
-The class is called without arguments and makes an `annotation.Client`.
-"""
+"""The classes of backends by name; called without arguments, each makes an `annotation.Client`."""
 
 
 def _check(names: Iterable[str]) -> None:
@@ -333,10 +322,9 @@ def _check(names: Iterable[str]) -> None:
 
 
 class BackendSink:
-    """Queue each score in the `Delivery` of each backend in ``names``.
+    """Queue each score in the `Delivery` of each backend in ``names``, and count its outcome.
 
-    ``asking`` has the names of the metrics that ask a judge. The counter
-    ``rag.evaluation.backend.scores`` and the attribute ``ended`` count scores by their outcome.
+    ``asking`` has the names of the metrics that ask a judge.
     """
 
     def __init__(
@@ -364,7 +352,7 @@ class BackendSink:
             )
             for name in dict.fromkeys(names)
         )
-        add_gauges(meter_provider, self, {semconv.BACKEND_QUEUED: BackendSink._observe_queues})
+        add_gauges(meter_provider, self, {semconv.BACKEND_QUEUED: BackendSink._queued})
 
     def __call__(self, evaluation: Evaluation) -> None:
         annotations = tuple(self._annotations_of(evaluation))
@@ -379,8 +367,7 @@ class BackendSink:
         """Send all queued scores; return False if that takes more than ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         begun = [(delivery, delivery.begin_flush()) for delivery in self.deliveries]
-        left = (max(0.0, deadline - time.monotonic()) for _ in begun)
-        done = [each.end_flush(limit, timeout=next(left)) for each, limit in begun]
+        done = [each.end_flush(n, timeout=deadline - time.monotonic()) for each, n in begun]
         return all(done)
 
     def close(self) -> None:
@@ -394,5 +381,5 @@ class BackendSink:
             attributes |= {semconv.OUTCOME: "dropped", semconv.REASON: outcome}
         self._meters.record(semconv.BACKEND_SCORES, number, attributes)
 
-    def _observe_queues(self) -> list[Observation]:
+    def _queued(self) -> list[Observation]:
         return [Observation(len(one), {semconv.BACKEND: one.name}) for one in self.deliveries]

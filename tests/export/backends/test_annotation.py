@@ -9,6 +9,7 @@ import httpx
 import pytest
 from langsmith import utils
 
+from acme import http_error
 from rag_eval_otel.export.backends.annotation import (
     Annotation,
     BackendError,
@@ -102,12 +103,6 @@ def test_feedback_of_people_is_an_annotation() -> None:
     found = annotation_of(feedback)
     assert (found.name, found.kind, found.value, found.label) == ("user", "HUMAN", 0.0, "fail")
     assert found.explanation == "wrong ?"
-
-
-def http_error(status: int, text: str = "", **headers: str) -> httpx.HTTPStatusError:
-    request = httpx.Request("POST", "http://there")
-    response = httpx.Response(status, text=text, headers=headers, request=request)
-    return httpx.HTTPStatusError(f"HTTP {status}", request=request, response=response)
 
 
 def test_an_error_has_the_status_of_the_response() -> None:

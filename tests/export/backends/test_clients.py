@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 import requests
 from langsmith import utils
 
+from acme import http_error
 from e2e.recorded import KEY, PROJECT, Answer, Recorded, opik_id, serving
 from e2e.recorded import LangSmith as LangSmithService
 from rag_eval_otel.export.backends.annotation import Annotation, BackendError
@@ -51,12 +51,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
             monkeypatch.setitem(sys.modules, name.replace("__", "."), module)
 
     return put
-
-
-def http_error(status: int, text: str = "", **headers: str) -> httpx.HTTPStatusError:
-    request = httpx.Request("POST", "http://there")
-    response = httpx.Response(status, text=text, headers=headers, request=request)
-    return httpx.HTTPStatusError(f"HTTP {status}", request=request, response=response)
 
 
 class FakePhoenix:

@@ -87,22 +87,17 @@ class Unthreaded(Delivery):
 
 
 @pytest.mark.parametrize("status", [None, 408, 429, 500, 503])
-def test_a_failed_batch_is_sent_again_after_growing_pauses(status: int | None) -> None:
-    """The pauses double. The annotations arrive once, and none is dropped."""
-    backend = Backend(script=[BackendError("down", status=status)] * 4)
+@pytest.mark.parametrize(("after", "pauses"), [(0.0, [1, 1, 2, 4, 8]), (3.0, [1, 3, 3, 4, 8])])
+def test_a_failed_batch_is_sent_again_after_growing_pauses(
+    status: int | None, after: float, pauses: list[float]
+) -> None:
+    """They double, or are the Retry-After if that is longer; the annotations arrive once."""
+    backend = Backend(script=[BackendError("down", status=status, retry_after=after)] * 4)
     delivery = Unthreaded(lambda: backend)
     delivery.put([annotation()])
-    assert delivery.run() == [1, 1, 2, 4, 8]
+    assert delivery.run() == pauses
     assert delivery.ended == {"delivered": 1}
     assert backend.stored == {1: 1}
-
-
-def test_a_backend_says_when_the_next_request_is_allowed() -> None:
-    """Its Retry-After counts if it is longer than our own pause."""
-    backend = Backend(script=[BackendError("slow down", status=429, retry_after=30.0)])
-    delivery = Unthreaded(lambda: backend)
-    delivery.put([annotation()])
-    assert delivery.run() == [1, 30]
 
 
 def test_memory_is_bounded_while_a_backend_is_down(caplog: pytest.LogCaptureFixture) -> None:
