@@ -32,24 +32,9 @@ from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.scorer import TurnJob, TurnScorer, build_measurement
-from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
+from rag_eval_otel.runtime.threads import BackgroundEvaluator
 from rag_eval_otel.types import Ending, Evaluation, Sample, SkipReason
-
-
-class InlineEvaluator(BackgroundEvaluator):
-    """Does one job at a time, in the thread that submits it. No job may wait for anything."""
-
-    def submit(self, job: Job) -> bool:
-        with self._lock:
-            if not job.begin():
-                return True
-            running = job.run()
-            try:
-                running.send(None)
-            except StopIteration:
-                return True
-        msg = "the job waits"
-        raise AssertionError(msg)
+from replay import InlineEvaluator
 
 
 class NotingInstruments(InstrumentSink):

@@ -35,6 +35,10 @@ class Call:
     span: SpanRecord
     at: int
 
+    @property
+    def key(self) -> int:
+        return self.span.span_id
+
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
@@ -223,13 +227,15 @@ class _Clock:
         return self.now
 
 
-class _InlineEvaluator(BackgroundEvaluator):
-    """Runs each job on the thread that submits it; no job waits for anything."""
+class InlineEvaluator(BackgroundEvaluator):
+    """Does one job at a time, in the thread that submits it. No job may wait for anything."""
 
     def submit(self, job: Job) -> bool:
-        if job.begin():
-            with suppress(StopIteration):
+        with self._lock, suppress(StopIteration):
+            if job.begin():
                 job.run().send(None)
+                msg = "the job waits"
+                raise AssertionError(msg)
         return True
 
 
@@ -238,7 +244,7 @@ class _NotingScorer(TurnScorer):
 
     def __init__(self, config: Config) -> None:
         instruments = InstrumentSink(NoOpMeterProvider())
-        super().__init__(config, instruments=instruments, evaluator=_InlineEvaluator())
+        super().__init__(config, instruments=instruments, evaluator=InlineEvaluator())
         self.found: list[Outcome] = []
 
     async def score(self, job: TurnJob) -> Ending:
