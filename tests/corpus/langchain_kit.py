@@ -28,7 +28,6 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, create_retriever_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_core.vectorstores import InMemoryVectorStore
-from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 from .kit import Config, embed, pieces, words
@@ -216,6 +215,8 @@ def lines(found: Sequence[Document]) -> str:
 
 def in_a_row(state: Any, *nodes: Callable[..., Any], **options: Any) -> Any:
     """Compile a graph of ``nodes``, one after the other."""
+    from langgraph.graph import START, StateGraph
+
     graph = StateGraph(state).add_sequence(nodes).add_edge(START, nodes[0].__name__)
     return graph.compile(**options)
 
