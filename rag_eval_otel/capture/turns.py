@@ -673,10 +673,7 @@ def is_short(call: Step) -> bool:
 
 
 def may_grade(call: Step, turn: Turn) -> bool:
-    """Return True if ``call`` may grade, translate or improve the answer of an earlier LLM call.
-
-    It was shown the output of that call, and no documents that the earlier call was not shown.
-    """
+    """Return True if ``call`` was shown an earlier answer, and no documents that this lacked."""
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
     for one in turn.calls:
