@@ -231,7 +231,8 @@ class ScriptedOpenAI:
 
     def _record(self, path: str, headers: Mapping[str, str], *, body: dict[str, Any]) -> None:
         with self._lock:
-            request = RecordedRequest(path=path, body=body, headers=dict(headers), at=self._clock())
+            at = time.monotonic()
+            request = RecordedRequest(path=path, body=body, headers=dict(headers), at=at)
             self._requests.append(request)
 
     def _chat(self, body: dict[str, Any]) -> HttpReply:

@@ -35,6 +35,10 @@ class Call:
     span: SpanRecord
     at: int
 
+    @property
+    def key(self) -> int:
+        return self.span.span_id
+
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
@@ -227,9 +231,11 @@ class InlineEvaluator(BackgroundEvaluator):
     """Runs each job on the thread that submits it; no job waits for anything."""
 
     def submit(self, job: Job) -> bool:
-        if job.begin():
-            with suppress(StopIteration):
+        with self._lock, suppress(StopIteration):
+            if job.begin():
                 job.run().send(None)
+                msg = "the job waits"
+                raise AssertionError(msg)
         return True
 
 

@@ -292,21 +292,13 @@ _FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
 )
 
 
-def parts_of(text: str, known: Iterable[str] = ()) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text``, or None if ``text`` does not show where they begin.
-
-    Without other marks, paragraphs are documents if each is a line of whole sentences, or if one is
-    also a text in ``known``.
-    """
+def parts_of(text: str) -> tuple[Passage, ...] | None:
+    """Return the marked documents in ``text``, else paragraphs of whole sentences, else None."""
     marked, parts = passages_in_text(text), paragraphs(text)
     if marked is not None:
         return marked
-    alone = {normalised(one) for one in known}
-    is_apart = (
-        len(parts) <= 1  # one paragraph is one document
-        or all(_is_sentence(part.text.strip()) for part in parts)
-        or any(normalised(part.text) in alone for part in parts[1:])
-    )
+    # One paragraph is one document.
+    is_apart = len(parts) <= 1 or all(_is_sentence(part.text.strip()) for part in parts)
     return parts if is_apart else None
 
 

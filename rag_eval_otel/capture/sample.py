@@ -1,8 +1,4 @@
-"""Read the question, the contexts and the answer of a turn from its steps, as a sample to score.
-
-If a part was redacted, or if parts contradict each other, the result is not a sample but the reason
-why the turn is not scored. This module reads texts, so it runs in the background.
-"""
+"""Read the sample to score out of a turn, or the reason why it is not scored; it compares texts."""
 
 from __future__ import annotations
 
@@ -143,10 +139,7 @@ def _sample(turn: Turn) -> Sample:
 
 
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
-    """Return the last question ("input") or answer ("output") on ``steps``; a recorded one first.
-
-    A text that was redacted or cut is not restored from another step: `Refused` is raised.
-    """
+    """Return the last question or answer (``part``) on ``steps``, or a recorded one."""
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
     for step in explicit[:1] or reversed(steps):
@@ -250,10 +243,7 @@ def _unwrapped(reply: str) -> str:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, with the prompts of calls that wrote parts of it.
-
-    Return None if no call wrote it, or if the application recorded contexts and answer.
-    """
+    """Return the LLM call that wrote ``answer``, with the prompts of those of its parts."""
     generator = _generator_of(turn, answer)
     if generator is None:
         if turn.calls and not turn.recorded >= {"documents", "output"}:
@@ -280,10 +270,7 @@ def _generator(turn: Turn, answer: str) -> Step | None:
 
 
 def _generator_of(turn: Turn, answer: str) -> Step | None:
-    """Return the last LLM call whose output is ``answer``, else a part of it, else contains it.
-
-    If there is none, the application may have transformed the output of a possible generator.
-    """
+    """Return the last call whose output is ``answer``, a part, contains it, or may become it."""
     speaking = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in speaking if is_same(call.output, answer)]
     enough = min(ANSWER_LENGTH, len(answer) / 2)
@@ -340,11 +327,9 @@ _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 
 
 def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
-    """Return the passages that the ``generator`` was shown, or raise `Refused`.
+    """Return the passages that the ``generator`` was shown, or all if none is shown verbatim.
 
-    They are in its prompt, or in that of an earlier LLM call whose output is in its prompt, as in
-    refine and map-reduce chains. A passage of which only a part is shown was reformatted. If none
-    is shown, all were rewritten, and count.
+    They may also be in the prompt of an earlier LLM call whose output is in its prompt.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     retrievers = turn.retrievers if explicit is None else (explicit,)
@@ -383,7 +368,8 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
 
 
 def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple[Passage, ...]:
-    reranked = _distinct(_last_rerankers(turn.retrievers))
+    rerankers = {one.input: one for one in turn.retrievers if one.kind == "reranker"}
+    reranked = _distinct(rerankers.values())  # the last for each query
     if not any(generator.prompt) or not all(one.text for one in generator.tool_results):
         if any(one.windows for one in turn.retrievers):
             raise Refused(reason="ambiguous")  # a longer text may have been shown
@@ -414,28 +400,10 @@ def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple
     return tuple(listed.values())
 
 
-def _last_rerankers(retrievers: Sequence[Step]) -> list[Step]:
-    """Return the rerankers whose documents no later reranker for the same query has reduced."""
-    found = [one for one in retrievers if one.kind == "reranker"]
-    texts = [{normalised(passage.text) for passage in one.documents or ()} for one in found]
-    return [
-        one
-        for one, of in zip(found, texts, strict=True)
-        if not any(
-            kept < of and later.start > one.start and later.input == one.input
-            for later, kept in zip(found, texts, strict=True)
-        )
-    ]
-
-
 def _rewritten(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...], *, shown: Messages
 ) -> tuple[Passage, ...]:
-    """Return all ``retrieved`` passages if the prompt may show them in other words.
-
-    They are refused if the prompt is too short for them, if another LLM call was shown them
-    verbatim, or if the prompt in a web request does not have the query.
-    """
+    """Return all ``retrieved`` passages if only this prompt may show them, in other words."""
     queries = [one.input for one in turn.retrievers if one.input]
     is_other = turn.anchor.flat and not any(is_in(q, text) for q in queries for text in shown.texts)
     asked = max((len(bare(text)) for text in turn.asked), default=0)
@@ -566,11 +534,7 @@ def _unnamed_question(turn: Turn) -> str | None:
 
 
 def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
-    """Return the question if the input of the application is not recorded, or None.
-
-    It is the user message ``shown`` to the LLM (``clean``: empty if contexts are in it), or the
-    query ``searched`` if the message has the query and other text.
-    """
+    """Return the message ``shown`` to the LLM (``clean``: without contexts), the query, or None."""
     writers = _query_writers(turn, searched)
     if writers:
         prompts = [text for call in writers for text in call.prompt]
@@ -641,7 +605,7 @@ def _has_unused_output(turn: Turn, generator: Step, answer: str) -> bool:
     if _has_answer(turn) and is_same(generator.output, answer):
         return False
     return any(
-        call.id not in {generator.id, *turn.ranking_calls}
+        call.id != generator.id
         and not call.calls_tools
         and not is_short(call)
         and not is_in(call.output, answer)
@@ -674,11 +638,7 @@ def _kept_unknown_documents(turn: Turn) -> bool:
 
 
 def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Sequence[str]) -> bool:
-    """Return True if a step has filtered the documents found down to ``contexts``.
-
-    That is a step that returned exactly these, or a model call that was shown each of the others
-    to grade it. Otherwise the span that left them out may be missing from the trace.
-    """
+    """Return True if a step returned exactly ``contexts``, or LLM calls have graded the others."""
     kept = {normalised(passage.text) for passage in contexts}
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
     seen = "\n".join(kept)  # contains also passages within a longer text that was shown

@@ -1,7 +1,4 @@
-"""Define `Step`, one call in a trace, and build steps from the data on spans.
-
-LangChain runs become steps, too, so that all later modules know only this form.
-"""
+"""Define `Step`, one call in a trace, and build steps from the data on spans and LangChain runs."""
 
 from __future__ import annotations
 

@@ -154,10 +154,7 @@ _RETRIEVES: Final = re.compile(  # the description of a tool that retrieves, and
 
 
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
-    """Return the successful retrievals of a trace, ordered by start, the outermost only.
-
-    Some are known only from results of search tools, or from documents that chains pass on.
-    """
+    """Return the successful retrievals of a trace, ordered by start, the outermost only."""
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     embedded: dict[Hashable, list[Step]] = defaultdict(list)
     outermost: list[Step] = []
@@ -241,8 +238,7 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
             # If an LLM wrote the result, the tool is an agent. If a tool did, the tool has a step.
             if place(result.text, outputs) or any(place(t or "", shown) for t in (*said, *known)):
                 continue
-            texts = (one.text for one in call.tool_results)
-            documents = result.documents or parts_of(result.text, texts)
+            documents = result.documents or parts_of(result.text)
             parts = {"name": result.tool, "documents": documents, "contexts_source": "tool"}
             above = None if parent == call.id else parent
             yield _retrieval((call.id, number), call, above, **parts)
@@ -405,9 +401,9 @@ class Turn:
     other_calls: tuple[Step, ...] = ()  # below the anchor; most wrote a query before a retrieval
     doubt: SkipReason | None = None  # why question and answer may be incomplete or ambiguous
     is_complete: bool = True  # whether no span can be missing; otherwise more checks are made
-    steps: tuple[Step, ...] = ()  # the anchor; chains, agents and rerankers below or beside it
+    steps: tuple[Step, ...] = ()  # the anchor; chains, agents and rerankers below it
     tools: tuple[Step, ...] = ()  # tools and retrievals below the anchor, outermost only
-    ranking_calls: frozenset[Hashable] = frozenset()  # LLM calls within a step that ranks documents
+
     tool_calls: frozenset[Hashable] = frozenset()  # LLM calls within tools or retrievals
     lacks_retrieval: bool = False  # whether the span of a retrieval seems to be missing
 
@@ -563,31 +559,27 @@ def _turn(tree: StepTree, anchor: Hashable, users: _Users, **parts: Any) -> Turn
 
 
 def _with_surroundings(tree: StepTree, turns: Sequence[Turn], owners: _Owners) -> Iterator[Turn]:
-    """Yield ``turns`` with the steps below each anchor, or beside it below the turn's own path."""
-    lines = {step.id: turn.anchor.id for turn in turns for step in turn.path[1:]}
+    """Yield ``turns`` with the steps below each anchor."""
     below: dict[Hashable, list[Step]] = defaultdict(list)
-    beside: dict[Hashable, list[Step]] = defaultdict(list)
     holders = set[Hashable]()  # steps with a retrieval below, even if it failed
     for one in tree.steps:
-        above = [above.id for above in tree.path(one)]
-        holders.update(above[1:] if one.kind in RETRIEVALS else ())
-        anchor = next((a for a in above[1:] if a in owners), None)
+        above = [above.id for above in tree.ancestors(one)]
+        holders.update(above if one.kind in RETRIEVALS else ())
+        anchor = next((a for a in above if a in owners), None)
         if anchor is not None and owners[anchor] is not None:
             below[owners[anchor]].append(one)
-        first = next((a for a in above if a in owners or a in lines), None)
-        if one.kind == "chain" and first in lines and first not in owners:
-            beside[lines[first]].append(one)
     for turn in turns:
-        inner, chains = below[turn.anchor.id], beside[turn.anchor.id]
+        inner = below[turn.anchor.id]
         tools = [one for one in inner if one.kind in _ACTIVE and not tree.is_inside(one, _ACTIVE)]
-        steps = [one for one in inner if one.kind in {"agent", "chain", "reranker"}]
-        ranking = {s.id for s in steps if (s.kept_ids or s.documents_seen) and s.output is None}
+        ids, calls = {tool.id for tool in tools}, (*turn.calls, *turn.other_calls)
+        steps = (one for one in inner if one.kind in {"agent", "chain", "reranker"})
         yield replace(
             turn,
-            steps=(turn.anchor, *steps, *chains),
+            steps=(turn.anchor, *steps),
             tools=tuple(tools),
-            ranking_calls=_within(tree, turn.calls, ranking - {turn.anchor.id}),
-            tool_calls=_within(tree, (*turn.calls, *turn.other_calls), {tool.id for tool in tools}),
+            tool_calls=frozenset(
+                c.id for c in calls if any(a.id in ids for a in tree.ancestors(c))
+            ),
             lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, inner, holders),
         )
 
@@ -601,19 +593,10 @@ def _lacks_retrieval(
     return any(tool.name in searching and tool.id not in inside for tool in tools)
 
 
-def _within(tree: StepTree, calls: Sequence[Step], ids: set[Hashable]) -> frozenset[Hashable]:
-    return frozenset(
-        call.id for call in calls if ids and any(a.id in ids for a in tree.ancestors(call))
-    )
-
-
 def _with_doubts(
     tree: StepTree, turns: Sequence[Turn], users: _Users, *, is_complete: bool
 ) -> Iterator[Turn]:
-    """Yield ``turns``, with a doubt for those that may only prepare the answer of another turn.
-
-    Another turn wrote their question, or no LLM call wrote the output of a step around them.
-    """
+    """Yield ``turns``, with a doubt for those that may only prepare the answer of another turn."""
     unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     wrote: dict[str, set[Hashable]] = defaultdict(set)
     for call in (call for turn in turns for call in turn.calls):
@@ -690,10 +673,7 @@ def is_short(call: Step) -> bool:
 
 
 def may_grade(call: Step, turn: Turn) -> bool:
-    """Return True if ``call`` may grade, translate or improve the answer of an earlier LLM call.
-
-    It was shown the output of that call, and no documents that the earlier call was not shown.
-    """
+    """Return True if ``call`` was shown an earlier answer, and no documents that this lacked."""
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
     for one in turn.calls:

@@ -1,8 +1,4 @@
-"""Find chat messages, questions, answers and other texts in the data of spans and runs.
-
-Plain data are strings, numbers, lists and dicts, also parsed from JSON or a Python repr. A chat
-message is a dict with a ``role`` and a ``content``, whatever the framework.
-"""
+"""Find chat messages (dicts of role and content), questions and answers in plain data."""
 
 from __future__ import annotations
 

@@ -1,52 +1,33 @@
-"""Offline models and retrievers on the base classes of LangChain, deterministic to the letter."""
+"""Offline models and retrievers about the company, on those of the corpus."""
 
 import asyncio
-import json
-import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
-from langchain_core.language_models.llms import LLM
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.ai import UsageMetadata
-from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, GenerationChunk
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
+
+from corpus import langchain_kit
+from corpus.kit import pieces
 
 from . import company
 from .replies import Reply, from_pages
 
 
-class ScriptedChat(BaseChatModel):
+class ScriptedChat(langchain_kit.Scripted):
     """A chat model that replies by a function of the messages, and streams word by word."""
 
+    script: Any = None
     reply: Reply = from_pages
 
-    @property
-    def _llm_type(self) -> str:
-        return "scripted-chat"
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[Any, AIMessage]:
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
-
-    def _generate(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> ChatResult:
-        message = self.reply(messages).model_copy(update={"usage_metadata": _usage(messages)})
-        return ChatResult(generations=[ChatGeneration(message=message)])
-
-    def _stream(
-        self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any
-    ) -> Iterator[ChatGenerationChunk]:
-        message = self.reply(messages)
-        for word in _split(str(message.content)):
-            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
-        yield _last_chunk(message, _usage(messages))
+    def _reply(self, messages: list[BaseMessage], kwargs: Mapping[str, Any]) -> AIMessage:
+        del kwargs
+        return self.reply(messages)
 
 
 class StallingChat(ScriptedChat):
@@ -63,7 +44,7 @@ class StallingChat(ScriptedChat):
     async def _astream(
         self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        for word in _split(str(self.reply(messages).content))[:2]:
+        for word in pieces(str(self.reply(messages).content))[:2]:
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
         await self._stall()
 
@@ -72,33 +53,23 @@ class StallingChat(ScriptedChat):
         await asyncio.Event().wait()
 
 
-class ScriptedLLM(LLM):
+def answered(messages: list[BaseMessage]) -> str:
+    """Answer the last known question in a prompt."""
+    prompt = str(messages[0].content)
+    return company.answer(max(company.ANSWERS, key=prompt.rfind), prompt)
+
+
+class ScriptedLLM(langchain_kit.ScriptedLLM):
     """A completion model: it answers the last known question in its prompt."""
 
-    @property
-    def _llm_type(self) -> str:
-        return "scripted-completion"
-
-    def _call(self, prompt: str, *_args: Any, **_kwargs: Any) -> str:
-        return company.answer(max(company.ANSWERS, key=prompt.rfind), prompt)
-
-    def _stream(self, prompt: str, *_args: Any, **_kwargs: Any) -> Iterator[GenerationChunk]:
-        yield from (GenerationChunk(text=word) for word in _split(self._call(prompt)))
+    script: Any = answered
 
 
-class KeywordRetriever(BaseRetriever):
+class KeywordRetriever(langchain_kit.KeywordRetriever):
     """Finds the documents that share most words with the query, and none that share no word."""
 
     documents: list[Document] = Field(default_factory=company.documents)
     k: int = 2
-
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-    ) -> list[Document]:
-        del run_manager
-        shared = {id(d): _shared(query, d) for d in self.documents}
-        ranked = sorted(self.documents, key=lambda d: shared[id(d)], reverse=True)
-        return [document for document in ranked if shared[id(document)]][: self.k]
 
 
 class DownRetriever(BaseRetriever):
@@ -121,25 +92,3 @@ class WordEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return [self.embed_query(text) for text in texts]
-
-
-def _split(text: str) -> list[str]:
-    return re.findall(r"\S+\s*", text)
-
-
-def _shared(query: str, document: Document) -> int:
-    return len(company.words(query) & company.words(document.page_content))
-
-
-def _usage(messages: Sequence[BaseMessage]) -> UsageMetadata:
-    asked = sum(len(str(message.content).split()) for message in messages)
-    return UsageMetadata(input_tokens=asked, output_tokens=10, total_tokens=asked + 10)
-
-
-def _last_chunk(message: AIMessage, usage: UsageMetadata) -> ChatGenerationChunk:
-    chunks = [
-        tool_call_chunk(name=c["name"], args=json.dumps(c["args"]), id=c["id"], index=i)
-        for i, c in enumerate(message.tool_calls)
-    ]
-    last = AIMessageChunk(content="", tool_call_chunks=chunks, usage_metadata=usage)
-    return ChatGenerationChunk(message=last)

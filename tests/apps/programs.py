@@ -32,7 +32,7 @@ from .company import FOUNDER, HISTORY, PRODUCTS, RETURNS, WARRANTY, WORKSHOP
 from .compat import END, NO_V3_EVENTS, START, StateGraph, classic, make_agent, quietly
 from .fakes import DownRetriever, KeywordRetriever, ScriptedChat, StallingChat
 from .parts import PROMPT, handbook, join, lookup, rag
-from .replies import calling, cited_answer, failing_once, from_pages, saying, unavailable
+from .replies import calling, cited_answer, saying, unavailable
 
 FOUNDED = Truth(
     question=company.FOUNDED,
@@ -138,13 +138,6 @@ def with_msg_history(callbacks: Handlers) -> object:
     ]
 
 
-@app(SPARS)
-def double_delivery(callbacks: Handlers) -> object:
-    """The same handlers bound to the chain and passed to it: root events come twice."""
-    chain = rag().with_config(callbacks=list(callbacks))
-    return chain.invoke(company.SPARS, config(callbacks))
-
-
 @app(FOUNDED)
 def thread_no_context(callbacks: Handlers) -> object:
     """A bare thread, which inherits no context, with the callbacks passed inside it."""
@@ -157,27 +150,13 @@ def thread_no_context(callbacks: Handlers) -> object:
     return answers
 
 
-def stuff(llm: ScriptedChat) -> Any:
-    combine = classic("chains.combine_documents")
-    return combine.create_stuff_documents_chain(llm, with_history("input"))
-
-
 @app(FOUNDED)
 def retrieval_chain(callbacks: Handlers) -> object:
     """`create_retrieval_chain`: input in; input, context and answer out."""
-    chain = classic("chains").create_retrieval_chain(handbook(), stuff(ScriptedChat()))
+    combine = classic("chains.combine_documents")
+    stuff = combine.create_stuff_documents_chain(ScriptedChat(), with_history("input"))
+    chain = classic("chains").create_retrieval_chain(handbook(), stuff)
     return chain.invoke({"input": company.FOUNDED}, config(callbacks))
-
-
-@app()
-def non_rag_stuff_docs(callbacks: Handlers) -> object:
-    """A summary of given documents: the same prompt as in RAG, but nothing was retrieved."""
-    chain = stuff(ScriptedChat(reply=saying("A maker of kites, since 1987.")))
-    values: dict[str, object] = {
-        "input": "Summarise the pages.",
-        "context": company.documents()[:2],
-    }
-    return chain.invoke(values, config(callbacks))
 
 
 class State(TypedDict, total=False):
@@ -338,12 +317,3 @@ def err_parser(callbacks: Handlers) -> None:
     """The model answers, but the parser after it fails."""
     with contextlib.suppress(OutputParserException):
         (rag() | JsonOutputParser()).invoke(company.FOUNDED, config(callbacks))
-
-
-@app(FOUNDED)
-def llm_retry_retriever_fallback(callbacks: Handlers) -> object:
-    """The model answers at the second try, and the second retriever at the first."""
-    llm = ScriptedChat(reply=failing_once(from_pages))
-    retrying = llm.with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
-    retriever = DownRetriever().with_fallbacks([KeywordRetriever()])
-    return rag(retriever, retrying).invoke(company.FOUNDED, config(callbacks))

@@ -27,16 +27,6 @@ def unavailable(_messages: Sequence[BaseMessage]) -> AIMessage:
     raise ConnectionError(message)
 
 
-def failing_once(reply: Reply) -> Reply:
-    """Fail at the first request and reply to the later ones."""
-    first = iter([unavailable])
-
-    def flaky(messages: Sequence[BaseMessage]) -> AIMessage:
-        return next(first, reply)(messages)
-
-    return flaky
-
-
 def calling(tool: str, *calls: dict[str, Any]) -> Reply:
     """Call a tool with each of the arguments in turn, then answer from what it brought."""
 

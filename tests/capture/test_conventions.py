@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,14 @@ from plain_views import Role, View, Word, circle, ring
 from rag_eval_otel.capture.conventions import (
     CONVENTIONS,
     convention_of,
+    holds_documents,
+    is_flat,
     kind_of,
     load,
+    output_on,
     owner_of,
     read,
+    shows_documents,
     tool_name,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
@@ -57,35 +60,15 @@ LANGFUSE = ("langfuse.observation.input", "langfuse.observation.output")
 LANGSMITH = ("gen_ai.prompt", "gen_ai.completion")
 MLFLOW = ("mlflow.spanInputs", "mlflow.spanOutputs")
 VERCEL = ("ai.prompt.messages", "ai.response.text")
-HAYSTACK = ("haystack.component.input", "haystack.component.output")
 GENAI = ("gen_ai.input.messages", "gen_ai.output.messages")
 OF_GENAI = {"gen_ai.operation.name": "chat"}
-OF_LLAMAINDEX = {"attributes": {}, "scope": "llamaindex.opentelemetry.tracer"}
-COMPONENT = {"name": "haystack.component.run"}
 IN, OUT = "llm.input_messages.0.message", "llm.output_messages.0.message"
-RETRIEVALS = {
-    "openinference": span(
-        {"input.value": ASKED, "retrieval.documents.0.document.content": PAGE}, f"{OI}=RETRIEVER"
-    ),
+RETRIEVALS = {  # where no recording has them
     "langfuse": platform(
         "langfuse.observation.type=retriever", {"args": [ASKED], "kwargs": {}}, FOUND, *LANGFUSE
     ),
     "langsmith": platform("langsmith.span.kind=retriever", QUERY, {"output": FOUND}, *LANGSMITH),
     "mlflow": platform('mlflow.spanType="RETRIEVER"', QUERY, FOUND, *MLFLOW),
-    "haystack": platform(
-        "haystack.component.type=InMemoryBM25Retriever",
-        QUERY,
-        {"documents": [{"content": PAGE}]},
-        *HAYSTACK,
-        **COMPONENT,
-    ),
-    "llamaindex": span(
-        **OF_LLAMAINDEX,
-        events=[
-            ("RetrievalStartEvent", {"str_or_query_bundle.query_str": ASKED}),
-            ("RetrievalEndEvent", {"nodes": json.dumps([{"node": {"text": PAGE}}])}),
-        ],
-    ),
     "traceloop": span(
         {
             "gen_ai.operation.name": "vector_db_retrieve",
@@ -93,12 +76,6 @@ RETRIEVALS = {
             "traceloop.entity.output": {"documents": FOUND},
         },
         "traceloop.span.kind=task",
-    ),
-    "genai": platform(
-        "gen_ai.operation.name=retrieval",
-        ASKED,
-        [{"id": None, "content": PAGE}],
-        *("gen_ai.retrieval.query.text", "gen_ai.retrieval.documents"),
     ),
 }
 CALLS = {
@@ -109,12 +86,6 @@ CALLS = {
             f"{OUT}.content": TOLD,
         },
         f"{OI}=LLM",
-    ),
-    "langfuse": platform(
-        "langfuse.observation.type=generation",
-        CHAT,
-        {"role": "assistant", "content": TOLD},
-        *LANGFUSE,
     ),
     "langsmith": platform(
         "langsmith.span.kind=llm",
@@ -129,23 +100,6 @@ CALLS = {
         *MLFLOW,
     ),
     "vercel": platform("ai.operationId=ai.streamText.doStream", CHAT, TOLD, *VERCEL),
-    "haystack": platform(
-        "haystack.component.type=OpenAIChatGenerator",
-        {"messages": MESSAGES},
-        {"replies": SAID},
-        *HAYSTACK,
-        **COMPONENT,
-    ),
-    "llamaindex": span(
-        **OF_LLAMAINDEX,
-        events=[
-            ("LLMChatStartEvent", {"messages": json.dumps(MESSAGES)}),
-            (
-                "LLMChatEndEvent",
-                {"response.message.blocks": json.dumps([{"block_type": "text", "text": TOLD}])},
-            ),
-        ],
-    ),
     "traceloop": span(
         {
             "gen_ai.prompt.0.role": "user",
@@ -154,7 +108,6 @@ CALLS = {
         },
         "llm.request.type=chat",
     ),
-    "genai": platform("gen_ai.operation.name=chat", MESSAGES, SAID, *GENAI),
     "genai logs": span(
         OF_GENAI,
         logs=[
@@ -296,7 +249,8 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
-KNOWN = [*RETRIEVALS.values(), *CALLS.values()]
+RECORDED = [one for path in PATHS[::9] for one in load_recording(path).spans]
+KNOWN = [*RETRIEVALS.values(), *CALLS.values(), *(s for s in RECORDED if len(s.attributes) < 12)]
 
 
 @pytest.mark.slow
@@ -382,13 +336,6 @@ SAID = message("assistant", f"TextContent(text={ANSWER!r})")
 RESULT = message("tool", f"ToolCallResult(result={SHORT!r}, origin=ToolCall(tool_name='search'))")
 
 
-def test_a_pipeline_tells_question_and_answer() -> None:
-    """The question is what all components were asked, the answer the text of the reply."""
-    asked = {"data": {"bm25": {"query": ASKED}, "prompt": {"question": ASKED}}}
-    step = read(of_haystack("Pipeline.run", asked=asked, told={"llm": {"replies": [SAID]}}))
-    assert (step.kind, step.input, step.output) == ("chain", ASKED, ANSWER)
-
-
 def test_a_built_answer_is_the_answer() -> None:
     """What `AnswerBuilder` made is what the application reads, with documents beside it."""
     built = f"GeneratedAnswer(data={ANSWER!r}, query={ASKED!r}, documents=[{document(SHORT)}])"
@@ -411,15 +358,6 @@ def test_a_cut_document_is_not_taken_for_a_whole_one() -> None:
     listed = [document(SHORT), document(LONG)]
     step = read(of_haystack("MyRetriever.run", asked={"query": ASKED}, told={"documents": listed}))
     assert (step.documents, step.cut) == (None, {"documents"})
-
-
-def test_a_component_that_hands_documents_on_tells_which() -> None:
-    """Of what a filter kept the ids are known."""
-    listed = [document(LONG, name="x"), document(SHORT, name="y")]
-    step = read(
-        of_haystack("Keep.run", asked={"documents": listed}, told={"documents": listed[1:]})
-    )
-    assert (step.kind, step.kept_ids) == ("chain", ("y",))
 
 
 def test_windows_are_what_was_found() -> None:
@@ -622,12 +560,6 @@ def test_documents_of_agents() -> None:
 # --- values that nobody expects -------------------------------------------------------------------
 
 
-class Kind(str, Enum):
-    """Kinds of spans, as members of an Enum."""
-
-    LLM = "LLM"
-
-
 ODD = {
     "array": np.array([["a", "b"]]),
     "bytes": b"\xff\xfe\x00",
@@ -697,23 +629,10 @@ def test_no_value_breaks_a_convention(name: str) -> None:
     for view in spans_with(ODD[name]):
         step = read(view)
         assert step.kind == kind_of(view)
+        assert isinstance(holds_documents(view) or shows_documents(view) or is_flat(view), bool)
+        assert isinstance(output_on(view), str)
         texts = [step.input, step.output, *step.prompt, *(p.text for p in step.documents or ())]
         assert {type(text) for text in texts} <= {str, type(None)}
-
-
-def test_members_of_enums_are_their_values() -> None:
-    """Messages by `Role.USER` are messages by the user, of spans whose kind is one as well."""
-    view = View(
-        attributes={
-            "openinference.span.kind": Kind.LLM,
-            "llm.input_messages.0.message.role": Role.USER,
-            "llm.input_messages.0.message.content": Word(ASKED),
-            "llm.output_messages.0.message.role": Role.ASSISTANT,
-            "llm.output_messages.0.message.content": np.str_(TOLD),
-        }
-    )
-    step = read(view)
-    assert (kind_of(view), step.input, step.output) == ("llm", ASKED, TOLD)
 
 
 def test_every_convention_is_tried() -> None:

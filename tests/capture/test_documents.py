@@ -18,7 +18,6 @@ from rag_eval_otel.capture.documents import (
     parts_of,
     passages_in,
     passages_in_text,
-    window_of,
 )
 from rag_eval_otel.types import Passage
 from recordings import misread
@@ -182,14 +181,6 @@ def test_documents_in_the_data_of_chains() -> None:
     assert not list(ids_in(node(1, 0.5) + "\n"))
 
 
-def test_the_window_around_a_text() -> None:
-    """The longer text in the metadata of a document that has the text in it."""
-    metadata = json.dumps({"file": "a.md", "window": f"Before. {ONE} After.", "n": 1})
-    assert window_of(ONE, metadata) == {ONE: f"Before. {ONE} After."}
-    assert window_of(TWO, metadata) == window_of(" ", metadata) == window_of(ONE, "[]") == {}
-    assert window_of(f"  {ONE}  ", json.dumps({"text": ONE})) == {}
-
-
 def test_equal_documents_are_one() -> None:
     """Regardless of white space; the first counts."""
     first, again = Passage(text="a b", id="1"), Passage(text=" a\nb", id="2")
@@ -236,14 +227,6 @@ def test_where_documents_begin_in_a_text(text: str, expected: tuple[str, ...] | 
     """By its form, or where each paragraph is a line of whole sentences; else nobody can tell."""
     found = parts_of(text)
     assert (None if found is None else tuple(p.text for p in found)) == expected
-
-
-def test_a_known_text_shows_where_documents_begin() -> None:
-    """A paragraph that is also a result of its own is a document."""
-    assert parts_of("Founding\n\nby Ada", [" by  Ada"]) == (
-        Passage(text="Founding"),
-        Passage(text="by Ada"),
-    )
 
 
 @pytest.mark.parametrize(

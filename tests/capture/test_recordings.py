@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import framework_traces
+from corpus.orders import shuffled
 from framework_traces import is_on_spans, stated
 from properties import examples
 from rag_eval_otel.capture.conventions import convention_of, kind_of, read, tool_name
 from rag_eval_otel.capture.sample import Outcome
 from rag_eval_otel.export.attributes import ContentFilter
 from rag_eval_otel.types import Sample
-from replay import Call, Recording, ReplayedSpan, load, replay
+from replay import Recording, ReplayedSpan, load, replay
 from verdicts import unmatched, verdict
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
@@ -95,19 +96,6 @@ def test_the_kind_is_told_without_parsing(paths: list[Path]) -> None:
         assert read(span).kind == kind_of(span)
         assert kind_of(span) != "other" or convention_of(span) in {None, "autogen"}
         assert kind_of(span) != "tool" or read(span).name == tool_name(span)
-
-
-@st.composite
-def shuffled(draw: st.DrawFn, calls: tuple[Call, ...]) -> list[Call]:
-    order = list(draw(st.permutations(calls)))
-    places: dict[int, list[int]] = {}
-    for place, call in enumerate(order):
-        places.setdefault(call.span.span_id, []).append(place)
-    for several in places.values():
-        both = sorted((order[place] for place in several), key=lambda c: c.operation != "start")
-        for place, call in zip(several, both, strict=True):
-            order[place] = call
-    return order
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import json
 from collections import OrderedDict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import Copier, LogView, Span, about, has_none, value, word
 from rag_eval_otel.capture.values import CUT, answer_in, question_in
 from rag_eval_otel.types import Passage, Sample
-from replay import load
 from steps import outcomes_of
 
 OI = "openinference.span.kind"
@@ -227,7 +225,6 @@ def test_a_turn_with_a_cut_text_is_refused(part: int) -> None:
 
 # --- whose turn it was ----------------------------------------------------------------------------
 
-FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 ALL = {"session.id": "s-1", "user.id": "u-1", "gen_ai.conversation.id": "s-1"}
 
 
@@ -277,21 +274,6 @@ def test_chosen_metadata() -> None:
         "rag.metadata.tier": 2,
         "rag.metadata.beta": False,
     }
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not FOLDER.exists(), reason="the shared recordings are not here")
-@pytest.mark.parametrize(
-    "library", ["langfuse", "langsmith-otel", "openinference-langchain", "traceloop-langchain"]
-)
-def test_recorded_names(library: str) -> None:
-    """Instrumentations of LangChain write what the application gave as metadata."""
-    paths = [p for p in FOLDER.glob(f"{library}__*.json") if "attribute_limit" not in p.stem]
-    assert paths
-    for path in paths:
-        found = about([read(span).metadata for span in load(path).spans])
-        assert found["session.id"] == "s-1"
-        assert "gen_ai.conversation.id" in found  # a graph has a thread of its own
 
 
 def test_scores_can_be_grouped() -> None:

@@ -384,14 +384,6 @@ def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
     assert find_turns([app(), inner, last], loss="possible") == []
 
 
-def test_a_retrieval_without_texts_in_a_tool_whose_result_was_shown() -> None:
-    """That is what it found."""
-    blind = retriever("r", "app", at=(5, 9), query=ASKED, found=None)
-    call = replace(write(PAGE), tool_results=(Result(text=PAGE, tool="search_kb"),))
-    turn, sample = told(app(), blind, call)
-    assert (sample.context_texts, turn.contexts_source) == ((PAGE,), "tool")
-
-
 def test_documents_of_which_only_the_use_is_seen() -> None:
     """A step was handed them, and the application was not."""
     join = replace(

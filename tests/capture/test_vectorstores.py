@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.example_selectors import SemanticSimilarityExampleSelector
-from langchain_core.prompts import FewShotPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from opentelemetry.sdk.trace import TracerProvider
 
 from apps import company
 from apps.fakes import ScriptedChat, WordEmbeddings
-from apps.parts import PROMPT, handbook, join, rag
-from apps.replies import saying
+from apps.parts import PROMPT, join, rag
 from live import good_judge
 from rag_eval_otel import instrument
 from rag_eval_otel.capture import vectorstores
@@ -108,53 +104,6 @@ def test_the_search_of_a_retriever_counts_once(kind: str, *, asynchronous: bool)
         asyncio.run(chain.ainvoke(QUESTION, config))
     else:
         chain.invoke(QUESTION, config)
-    ((_, contexts, _),) = captured.truths
-    assert set(contexts) == set(PAGES)
-    assert len(retrievals(captured)) == 1
-
-
-def test_a_tool_that_searches() -> None:
-    """The documents are those that were found, whatever text the tool makes of them."""
-    captured = capture()
-
-    @tool
-    def search_handbook(query: str) -> str:
-        """Search the handbook."""
-        return " / ".join(p.page_content.upper() for p in store().similarity_search(query, k=2))
-
-    def run(_: str) -> str:
-        found = search_handbook.invoke({"query": QUESTION})
-        prompt = PROMPT.invoke({"context": found, "question": QUESTION})
-        return str(ScriptedChat(reply=saying("It was founded in 1987.")).invoke(prompt).content)
-
-    RunnableLambda(run).invoke(QUESTION, {"callbacks": [captured.handler]})
-    ((_, contexts, _),) = captured.truths
-    assert set(contexts) == set(PAGES)
-    (span,) = retrievals(captured)
-    assert span.parent.span_id == captured.span("execute_tool search_handbook").context.span_id
-
-
-def test_examples_of_a_prompt_are_no_contexts() -> None:
-    """A prompt that selects its examples from a vector store retrieves nothing for the answer."""
-    captured = capture()
-    examples = [{"q": "What tows?", "a": "The Fulmar."}, {"q": "Who sews?", "a": "Ada."}]
-    selector = SemanticSimilarityExampleSelector.from_examples(
-        examples, WordEmbeddings(), InMemoryVectorStore, k=1
-    )
-    prompt = FewShotPromptTemplate(
-        example_selector=selector,
-        example_prompt=PromptTemplate.from_template("{q} {a}"),
-        prefix="Examples:",
-        suffix="{context}\n\n{question}",
-        input_variables=["context", "question"],
-    )
-
-    def run(_: str) -> str:
-        found = join(handbook().invoke(QUESTION))
-        shown = prompt.invoke({"context": found, "question": QUESTION, "q": QUESTION})
-        return str(ScriptedChat(reply=saying("It was founded in 1987.")).invoke(shown).content)
-
-    RunnableLambda(run).invoke(QUESTION, {"callbacks": [captured.handler]})
     ((_, contexts, _),) = captured.truths
     assert set(contexts) == set(PAGES)
     assert len(retrievals(captured)) == 1

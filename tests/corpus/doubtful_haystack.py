@@ -3,7 +3,7 @@
 from haystack.components.joiners import DocumentJoiner
 from haystack.components.retrievers import InMemoryBM25Retriever
 
-from .haystack_kit import LocalChatGenerator, prompted, store, wired
+from .haystack_kit import LocalChatGenerator, answered, generating, store
 from .kit import Config, turn
 
 ICE = "Glaciers move a few metres a year."
@@ -14,17 +14,16 @@ PROMPT = "Answer from:\n{% for d in documents %}{{ d.content }}\n{% endfor %}\n{
 @turn("How fast do glaciers move on ice?", CHUNKS, "A few metres a year.")
 def overlapping_chunks(config: Config, question: str, answer: str) -> str:
     """Two retrievers find chunks that overlap, and the prompt shows each chunk."""
-    pipe = wired(
+    pipe = generating(
+        LocalChatGenerator(("", answer)),
+        PROMPT,
         {
             "long": InMemoryBM25Retriever(store(*CHUNKS[:2])),
             "short": InMemoryBM25Retriever(store(CHUNKS[2])),
             "joiner": DocumentJoiner(sort_by_score=False),
-            "prompt": prompted(PROMPT),
-            "llm": LocalChatGenerator(("", answer)),
         },
         "long.documents > joiner.documents, short.documents > joiner.documents",
-        "joiner.documents > prompt.documents, prompt.prompt > llm.messages",
+        "joiner.documents > prompt_builder.documents",
     )
-    asked = {"long": {"query": question}, "short": {"query": question}}
-    result = pipe.run({**asked, "prompt": {"question": question}})
-    return result["llm"]["replies"][0].text
+    query = {"query": question}
+    return answered(pipe, long=query, short=query, prompt_builder={"question": question})

@@ -9,7 +9,7 @@ from haystack.components.retrievers import InMemoryBM25Retriever
 from haystack.dataclasses import ChatMessage
 from haystack.tools import ComponentTool, PipelineTool, Tool, create_tool_from_function, tool
 
-from .haystack_kit import Models, served, store, turn, wired
+from .haystack_kit import Models, answered, served, store, turn, wired
 from .kit import Config, Truth, app
 from .scripted import Call
 
@@ -26,11 +26,7 @@ def ask(models: Models, question: str, *tools: Any, system_prompt: str | None = 
     return agent.run(messages=[ChatMessage.from_user(question)])["messages"][-1].text or ""
 
 
-@turn(
-    "How long may I keep a book?",
-    (LIBRARY[0], LIBRARY[1]),
-    "Four weeks, and you can renew it twice.",
-)
+@turn("How long may I keep a book?", (LIBRARY[0], LIBRARY[1]), "Four weeks, and renew it twice.")
 def function_tool(config: Config, question: str, answer: str) -> str:
     """Haystack, agents: a function with the tool decorator that searches."""
     retriever = InMemoryBM25Retriever(store(*LIBRARY), top_k=2)
@@ -41,10 +37,8 @@ def function_tool(config: Config, question: str, answer: str) -> str:
         found = retriever.run(query=query)["documents"]
         return "\n\n".join(document.content or "" for document in found)
 
-    with served(
-        ("kept for four weeks", answer),
-        ("", Call("search_handbook", {"query": "books kept weeks renewed, reading room"})),
-    ) as models:
+    search = Call("search_handbook", {"query": "books kept weeks renewed, reading room"})
+    with served(("kept for four weeks", answer), ("", search)) as models:
         return ask(models, question, search_handbook, system_prompt="Use the tools.")
 
 
@@ -65,10 +59,8 @@ def component_tool(config: Config, question: str, answer: str) -> str:
         description="The library's handbook",
         outputs_to_string={"source": "documents", "handler": _listed},
     )
-    with served(
-        ("12 euros", answer),
-        ("", Call("handbook", {"query": "library card costs euros reading room closes"})),
-    ) as models:
+    search = Call("handbook", {"query": "library card costs euros reading room closes"})
+    with served(("12 euros", answer), ("", search)) as models:
         return ask(models, question, handbook)
 
 
@@ -101,25 +93,19 @@ def _retrieval_tool() -> PipelineTool:
 )
 def pipeline_tool(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 48: conversational RAG, an agent in a pipeline with a PipelineTool."""
-    with served(
-        ("Document [1]", answer),
-        ("", Call("retrieval_tool", {"query": "reading room closes Sundays, books"})),
-    ) as models:
-        agent = Agent(
-            chat_generator=models.chat(),
-            tools=[_retrieval_tool()],
-            system_prompt="Answer grounded in supporting documents.",
-        )
+    search = Call("retrieval_tool", {"query": "reading room closes Sundays, books"})
+    with served(("Document [1]", answer), ("", search)) as models:
+        about = "Answer grounded in supporting documents."
+        agent = Agent(chat_generator=models.chat(), tools=[_retrieval_tool()], system_prompt=about)
         pipe = Pipeline()
         pipe.add_component("agent", agent)
         result = pipe.run({"agent": {"messages": [ChatMessage.from_user(question)]}})
         return result["agent"]["messages"][-1].text
 
 
-PEOPLE = (
-    "My name is Jean and I live in Paris.",
-    "My name is Mark and I live in Berlin.",
-    "My name is Giorgio and I live in Rome.",
+PEOPLE = tuple(
+    f"My name is {name} and I live in {city}."
+    for name, city in (("Jean", "Paris"), ("Mark", "Berlin"), ("Giorgio", "Rome"))
 )
 RAG_TEMPLATE = (
     "Answer the questions based on the given context.\n\nContext:\n"
@@ -140,25 +126,17 @@ def _rag_tool(models: Models) -> Tool:
     )
 
     def rag_pipeline_func(query: str) -> dict[str, Any]:
-        result = pipe.run({"retriever": {"query": query}, "prompt_builder": {"question": query}})
-        return {"reply": result["llm"]["replies"][0].text}
+        asked = {"retriever": {"query": query}, "prompt_builder": {"question": query}}
+        return {"reply": answered(pipe, **asked)}
 
+    query = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    about = "Get information about where people live"
     return Tool(
-        name="rag_pipeline_tool",
-        description="Get information about where people live",
-        parameters={
-            "type": "object",
-            "properties": {"query": {"type": "string"}},
-            "required": ["query"],
-        },
-        function=rag_pipeline_func,
+        name="rag_pipeline_tool", description=about, parameters=query, function=rag_pipeline_func
     )
 
 
-WEATHER = {
-    "Berlin": {"weather": "mostly sunny", "temperature": 7, "unit": "celsius"},
-    "Rome": {"weather": "sunny", "temperature": 14, "unit": "celsius"},
-}
+WEATHER = {"Berlin": {"weather": "mostly sunny", "temperature": 7, "unit": "celsius"}}
 
 
 def get_weather(city: Annotated[str, "the city"] = "Berlin") -> dict[str, Any]:
@@ -166,20 +144,21 @@ def get_weather(city: Annotated[str, "the city"] = "Berlin") -> dict[str, Any]:
     return WEATHER[city]
 
 
+LIVES = "Mark lives in Berlin, it says."
+
+
 @turn(
     "Can you tell me where Mark lives?",
     (PEOPLE[1],),
     "Yes: Mark lives in Berlin.",
-    also=({"contexts": ("Mark lives in Berlin, it says.",)},),
-    optional=(Truth("Where does Mark live?", (PEOPLE[1],), "Mark lives in Berlin, it says."),),
+    also=({"contexts": (LIVES,)},),
+    optional=(Truth("Where does Mark live?", (PEOPLE[1],), LIVES),),
 )
 def rag_as_a_tool(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 40: a chat application with function calling, RAG as a tool."""
-    with served(
-        ("based on the given context", "Mark lives in Berlin, it says."),
-        ("it says", answer),
-        ("", Call("rag_pipeline_tool", {"query": "Where does Mark live?"})),
-    ) as models:
+    search = Call("rag_pipeline_tool", {"query": "Where does Mark live?"})
+    rules = (("based on the given context", LIVES), ("it says", answer), ("", search))
+    with served(*rules) as models:
         tools = [_rag_tool(models), create_tool_from_function(get_weather)]
         return ask(models, question, *tools, system_prompt="Use the tools.")
 
@@ -187,12 +166,10 @@ def rag_as_a_tool(config: Config, question: str, answer: str) -> str:
 @app()
 def weather_tool(config: Config) -> str:
     """Haystack tutorial 40: a weather function as a tool."""
-    with served(
-        ("mostly sunny", "It is mostly sunny in Berlin, at 7 degrees."),
-        ("", Call("get_weather", {"city": "Berlin"})),
-    ) as models:
-        tool = create_tool_from_function(get_weather)
-        return ask(models, "What is the weather in Berlin?", tool)
+    look = Call("get_weather", {"city": "Berlin"})
+    with served(("mostly sunny", "It is mostly sunny in Berlin."), ("", look)) as models:
+        weather = create_tool_from_function(get_weather)
+        return ask(models, "What is the weather in Berlin?", weather)
 
 
 NURSING = (
@@ -211,32 +188,29 @@ class SerperSearch:
 
         :param query: What to search for.
         """
-        documents = [
-            Document(content=text, meta={"link": "https://example.org"}) for text in NURSING
-        ]
+        about = {"link": "https://example.org"}
+        documents = [Document(content=text, meta=about) for text in NURSING]
         return {"documents": documents, "links": ["https://example.org"]}
+
+
+SCHOOL = "Nightingale opened a secular nursing school in 1860."
 
 
 @turn(
     "Write one sentence on Nightingale's school.",
     NURSING,
     "In 1860 Nightingale opened the first secular nursing school.",
-    also=({"contexts": ("Nightingale opened a secular nursing school in 1860.",)},),
-    optional=(
-        Truth(
-            "Nightingale's nursing school",
-            NURSING,
-            "Nightingale opened a secular nursing school in 1860.",
-        ),
-    ),
+    also=({"contexts": (SCHOOL,)},),
+    optional=(Truth("Nightingale's nursing school", NURSING, SCHOOL),),
 )
 def multi_agent(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 45: a multi-agent system, an agent as the tool of another."""
+    topic = {"role": "user", "content": [{"text": "Nightingale's nursing school"}]}
     with served(
-        ("You research & secular nursing", "Nightingale opened a secular nursing school in 1860."),
+        ("You research & secular nursing", SCHOOL),
         ("You research", Call("web_search", {"query": "Nightingale school"})),
         ("school in 1860", answer),
-        ("", Call("research", {"messages": [_said("Nightingale's nursing school")]})),
+        ("", Call("research", {"messages": [topic]})),
     ) as models:
         researcher = Agent(
             chat_generator=models.chat(),
@@ -252,15 +226,7 @@ def multi_agent(config: Config, question: str, answer: str) -> str:
         return ask(models, question, research, system_prompt="You write.")
 
 
-def _said(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": [{"text": text}]}
-
-
-@turn(
-    "Может ли школьник получить card, и сколько она costs?",
-    (LIBRARY[2],),
-    "Да, для школьников она бесплатна.",
-)
+@turn("Может ли школьник получить card, и сколько она costs?", (LIBRARY[2],), "Да, бесплатно.")
 async def awaited_agent(config: Config, question: str, answer: str) -> str:
     """Haystack, agents: run_async with a function tool that returns a list."""
 
@@ -268,9 +234,8 @@ async def awaited_agent(config: Config, question: str, answer: str) -> str:
         """Find rules of the library that have one of the words."""
         return [text for text in LIBRARY if any(word in text for word in words)]
 
-    with served(
-        ("nothing for pupils", answer), ("", Call("find_rules", {"words": ["card"]}))
-    ) as models:
+    search = Call("find_rules", {"words": ["card"]})
+    with served(("nothing for pupils", answer), ("", search)) as models:
         agent = Agent(chat_generator=models.chat(), tools=[create_tool_from_function(find_rules)])
         result = await agent.run_async(messages=[ChatMessage.from_user(question)])
         return result["last_message"].text

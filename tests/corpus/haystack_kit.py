@@ -33,9 +33,9 @@ OPENLLMETRY = ("traceloop",)
 turn = partial(kit.turn, not_on_spans=OPENLLMETRY)
 
 
-def wired(parts: dict[str, Any], *connections: str, **options: Any) -> Pipeline:
+def wired(parts: dict[str, Any], *connections: str, kind: Any = Pipeline, **options: Any) -> Any:
     """Return a pipeline of ``parts``; a connection is `from > to`, several have commas between."""
-    pipe = Pipeline(**options)
+    pipe = kind(**options)
     for name, part in parts.items():
         pipe.add_component(name, part)
     for connection in ", ".join(connections).split(", "):
@@ -51,6 +51,14 @@ def answered(pipe: Pipeline, **inputs: Any) -> str:
 
 def prompted(template: str) -> ChatPromptBuilder:
     return ChatPromptBuilder([ChatMessage.from_user(template)], required_variables="*")
+
+
+def generating(
+    llm: Any, template: str, parts: dict[str, Any], *connections: str, **options: Any
+) -> Pipeline:
+    """Return a pipeline of ``parts`` that ends in a prompt and the model ``llm``."""
+    whole = {**parts, "prompt_builder": prompted(template), "llm": llm}
+    return wired(whole, *connections, "prompt_builder.prompt > llm.messages", **options)
 
 
 @dataclass(frozen=True)

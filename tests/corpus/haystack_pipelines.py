@@ -32,6 +32,7 @@ from .haystack_kit import (
     LocalTextEmbedder,
     answered,
     filled,
+    generating,
     prompted,
     served,
     store,
@@ -46,22 +47,13 @@ CAR = (
     "Tyres need 2.3 bar in front and 2.5 bar at the rear; with a full boot 2.9 bar.",
 )
 DUNE = (
-    "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral. He heard the"
-    " drip of water. The dream faded. Paul awoke in the warmth of his bed."
+    "Paul fell asleep to dream of a cavern. It was like a cathedral. He heard the drip of water."
+    " Paul awoke in the warmth of his bed."
 )
 WONDERS = (
-    (
-        "The Colossus of Rhodes was a statue of the sun god Helios. It stood about 33 metres high"
-        " beside the harbour of Rhodes and fell in the earthquake of 226 BC."
-    ),
-    (
-        "The Lighthouse of Alexandria was built on the island of Pharos under Ptolemy II. Sailors saw"
-        " its fire from 50 km away."
-    ),
-    (
-        "The Temple of Artemis stood in Ephesus. A man called Herostratus burned it down to become"
-        " famous."
-    ),
+    "The Colossus of Rhodes was a statue of Helios and stood about 33 metres high beside the harbour.",
+    "The Lighthouse of Alexandria was built on Pharos. Sailors saw its fire from 50 km away.",
+    "The Temple of Artemis stood in Ephesus. Herostratus burned it down to become famous.",
 )
 TEMPLATE = """
 Given the following information, answer the question.
@@ -76,29 +68,21 @@ Answer:
 """
 
 
-@turn(
-    "What does Rhodes Statue look like?",
-    (WONDERS[0], WONDERS[1]),
-    "It was a 33 metres high statue of the sun god Helios.",
-)
+@turn("What does Rhodes Statue look like?", (WONDERS[0], WONDERS[1]), "It was 33 metres high.")
 def first_pipeline(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 27: creating your first QA pipeline with retrieval augmentation."""
     with served(("", answer)) as models:
-        template = [ChatMessage.from_user(TEMPLATE)]
-        basic_rag_pipeline = wired(
+        pipe = generating(
+            models.chat(),
+            TEMPLATE,
             {
                 "text_embedder": models.text_embedder(),
                 "retriever": InMemoryEmbeddingRetriever(store(*WONDERS), top_k=2),
-                "prompt_builder": ChatPromptBuilder(template=template, required_variables="*"),
-                "llm": models.chat(),
             },
             "text_embedder.embedding > retriever.query_embedding, retriever > prompt_builder",
-            "prompt_builder.prompt > llm.messages",
         )
-        question_of = {"question": question}
-        return answered(
-            basic_rag_pipeline, text_embedder={"text": question}, prompt_builder=question_of
-        )
+        asked = {"question": question}
+        return answered(pipe, text_embedder={"text": question}, prompt_builder=asked)
 
 
 PEOPLE = (
@@ -107,17 +91,6 @@ PEOPLE = (
     "My name is Giorgio and I live in Rome.",
     "My name is Marta and I live in Madrid.",
 )
-PUBLICATIONS = {
-    "New therapies for Parkinson's disease were compared in 240 patients.": 2022,
-    "The genetics of Parkinson's disease: an overview of the latest research.": 2023,
-    "Early signs of Parkinson's disease in handwriting.": 2019,
-}
-
-
-def _publications() -> InMemoryDocumentStore:
-    return filled(
-        *(Document(content=text, meta={"year": year}) for text, year in PUBLICATIONS.items())
-    )
 
 
 @turn("What was published in 1950?", (), "I found nothing about that.")
@@ -127,18 +100,18 @@ def nothing_found(config: Config, question: str, answer: str) -> str:
         "{% if documents %}{% for doc in documents %}{{ doc.content }}{% endfor %}"
         "{% else %}No relevant documents found.{% endif %}\n{{ query }}"
     )
+    published = filled(Document(content="Early signs of disease.", meta={"year": 2019}))
     pipe = wired(
         {
-            "retriever": InMemoryBM25Retriever(_publications()),
+            "retriever": InMemoryBM25Retriever(published),
             "prompt_builder": PromptBuilder(prompt),
             "llm": LocalGenerator(("No relevant", answer)),
         },
         "retriever.documents > prompt_builder.documents, prompt_builder > llm",
     )
     old = {"field": "meta.year", "operator": "==", "value": 1950}
-    return answered(
-        pipe, retriever={"query": question, "filters": old}, prompt_builder={"query": question}
-    )
+    asked = {"query": question}
+    return answered(pipe, retriever={**asked, "filters": old}, prompt_builder=asked)
 
 
 @turn("Where does Marta live?", (PEOPLE[3],), "Marta lives in Madrid.", not_on_spans=NOWHERE)
@@ -164,12 +137,9 @@ def retrieves_only(config: Config) -> int:
 @app()
 def indexes_only(config: Config) -> int:
     """Haystack, indexing pipeline: split, then write."""
+    split = DocumentSplitter(split_by="word", split_length=10)
     pipe = wired(
-        {
-            "split": DocumentSplitter(split_by="word", split_length=10),
-            "write": DocumentWriter(InMemoryDocumentStore()),
-        },
-        "split > write",
+        {"split": split, "write": DocumentWriter(InMemoryDocumentStore())}, "split > write"
     )
     found = pipe.run({"split": {"documents": [Document(content=DUNE)]}})
     return found["write"]["documents_written"]
@@ -178,14 +148,9 @@ def indexes_only(config: Config) -> int:
 @app()
 def summarises_given_documents(config: Config) -> str:
     """Haystack, summarising documents that the user hands in."""
-    prompt = "Summarise:\n{% for d in documents %}{{ d.content }}\n{% endfor %}"
-    pipe = wired(
-        {
-            "prompt_builder": PromptBuilder(prompt),
-            "llm": LocalGenerator(("", "Four people and their cities.")),
-        },
-        "prompt_builder > llm",
-    )
+    prompt = PromptBuilder("Summarise:\n{% for d in documents %}{{ d.content }}\n{% endfor %}")
+    llm = LocalGenerator(("", "Four people and their cities."))
+    pipe = wired({"prompt_builder": prompt, "llm": llm}, "prompt_builder > llm")
     documents = [Document(content=text) for text in PEOPLE]
     return answered(pipe, prompt_builder={"documents": documents})
 
@@ -207,18 +172,11 @@ class MultiQueryInMemoryBM25Retriever:
 
     @component.output_types(documents=list[Document])
     def run(self, queries: list[str], top_k: int = 1) -> dict[str, Any]:
-        found = {}
-        for query in queries:
-            for document in self.retriever.run(query=query, top_k=top_k)["documents"]:
-                found[document.id] = document
-        return {"documents": list(found.values())}
+        runs = [self.retriever.run(query=query, top_k=top_k)["documents"] for query in queries]
+        return {"documents": list({found.id: found for run in runs for found in run}.values())}
 
 
-@turn(
-    "green energy sources",
-    (CLIMATE[0], CLIMATE[2], CLIMATE[1]),
-    "Solar panels, wind farms and hydropower.",
-)
+@turn("green energy sources", (CLIMATE[0], CLIMATE[2], CLIMATE[1]), "Sun, wind and water.")
 def query_expansion(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, query expansion: documents put into the prompt as they are."""
     prompt = (
@@ -228,16 +186,15 @@ def query_expansion(config: Config, question: str, answer: str) -> str:
     expanded = json.dumps({"queries": ["wind farms on land", "hydropower lakes"]})
     with served(("expand a given query", expanded), ("", answer)) as models:
         retriever = InMemoryBM25Retriever(store(*CLIMATE))
-        pipe = wired(
+        pipe = generating(
+            models.chat(),
+            prompt,
             {
                 "expander": QueryExpander(chat_generator=models.chat(), n_expansions=2),
                 "keyword_retriever": MultiQueryInMemoryBM25Retriever(retriever),
-                "chat_prompt_builder": prompted(prompt),
-                "llm": models.chat(),
             },
             "expander.queries > keyword_retriever.queries",
-            "keyword_retriever.documents > chat_prompt_builder.documents",
-            "chat_prompt_builder.prompt > llm.messages",
+            "keyword_retriever.documents > prompt_builder.documents",
         )
         result = pipe.run({"query": question}, include_outputs_from={"expander"})
         return result["llm"]["replies"][0].text
@@ -267,26 +224,23 @@ FEVER = (
 )
 
 
-@turn(
-    "Que faire en cas de fièvre ?",
-    (FEVER[0], FEVER[1]),
-    "Se reposer, boire, et prendre du paracétamol.",
-)
+@turn("Que faire en cas de fièvre ?", (FEVER[0], FEVER[1]), "Se reposer, et du paracétamol.")
 def hyde(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, using hypothetical document embeddings (HyDE)."""
     made_up = "Paracetamol lowers the temperature of adults above 38.5 degrees."
+    prompt = (
+        "Réponds en français.\n{% for d in documents %}« {{ d.content }} »\n{% endfor %}\n{{ q }}"
+    )
     with served(("generate a paragraph", made_up), ("", answer)) as models:
-        prompt = "Réponds en français.\n{% for d in documents %}« {{ d.content }} »\n{% endfor %}\n{{ q }}"
-        pipe = wired(
+        pipe = generating(
+            models.chat(),
+            prompt,
             {
                 "hyde": HypotheticalDocumentEmbedder(models.chat()),
                 "retriever": InMemoryEmbeddingRetriever(store(*FEVER), top_k=2),
-                "prompt_builder": prompted(prompt),
-                "llm": models.chat(),
             },
             "hyde.hypothetical_embedding > retriever.query_embedding",
             "retriever.documents > prompt_builder.documents",
-            "prompt_builder.prompt > llm.messages",
         )
         return answered(pipe, hyde={"query": question}, prompt_builder={"q": question})
 
@@ -326,28 +280,27 @@ def _conversation(models: Any) -> Pipeline:
     )
 
 
-@app(
+TALK = (
     Truth("How high was the Pharos tower?", (TOWER[0],), "It was over 100 metres high."),
     Truth("And what destroyed it?", (TOWER[1],), "Earthquakes destroyed it."),
-    not_on_spans=OPENLLMETRY,
 )
-def conversation(config: Config) -> list[str]:
+
+
+@app(*TALK, not_on_spans=OPENLLMETRY)
+def conversation(config: Config) -> None:
     """Haystack tutorial 48: conversational RAG, the question rephrased from the history."""
-    said: list[str] = []
     memories: list[ChatMessage] = []
     with served(
         ("Rewritten Query: & what destroyed", "What destroyed the Pharos tower, earthquakes?"),
         ("Rewritten Query:", "How high was the Pharos tower in metres?"),
-        ("what destroyed", "Earthquakes destroyed it."),
-        ("", "It was over 100 metres high."),
+        ("what destroyed", TALK[1].answer),
+        ("", TALK[0].answer),
     ) as models:
         pipe = _conversation(models)
-        for query in ("How high was the Pharos tower?", "And what destroyed it?"):
+        for query in (one.question for one in TALK):
             inputs = {"query": query, "memories": memories}
-            result = pipe.run({"rephrase_prompt": inputs, "prompt_builder": inputs})
-            said.append(result["llm"]["replies"][0].text)
-            memories += [ChatMessage.from_user(query), ChatMessage.from_assistant(said[-1])]
-    return said
+            said = answered(pipe, rephrase_prompt=inputs, prompt_builder=inputs)
+            memories += [ChatMessage.from_user(query), ChatMessage.from_assistant(said)]
 
 
 MEDICINE = (
@@ -366,19 +319,22 @@ HYBRID = [
 
 
 def _hybrid(llm: Any) -> Any:
-    pipeline, documents = AwaitedPipeline(), store(*MEDICINE)
-    pipeline.add_component("text_embedder", LocalTextEmbedder())
-    pipeline.add_component("embedding_retriever", InMemoryEmbeddingRetriever(documents, top_k=2))
-    pipeline.add_component("bm25_retriever", InMemoryBM25Retriever(documents, top_k=2))
-    pipeline.add_component("joiner", DocumentJoiner(join_mode="reciprocal_rank_fusion"))
-    pipeline.add_component("prompt_builder", ChatPromptBuilder(HYBRID, required_variables="*"))
-    pipeline.add_component("llm", llm)
-    pipeline.connect("text_embedder.embedding", "embedding_retriever.query_embedding")
-    pipeline.connect("bm25_retriever.documents", "joiner.documents")
-    pipeline.connect("embedding_retriever.documents", "joiner.documents")
-    pipeline.connect("joiner.documents", "prompt_builder.documents")
-    pipeline.connect("prompt_builder.prompt", "llm.messages")
-    return pipeline
+    documents = store(*MEDICINE)
+    return wired(
+        {
+            "text_embedder": LocalTextEmbedder(),
+            "embedding_retriever": InMemoryEmbeddingRetriever(documents, top_k=2),
+            "bm25_retriever": InMemoryBM25Retriever(documents, top_k=2),
+            "joiner": DocumentJoiner(join_mode="reciprocal_rank_fusion"),
+            "prompt_builder": ChatPromptBuilder(HYBRID, required_variables="*"),
+            "llm": llm,
+        },
+        "text_embedder.embedding > embedding_retriever.query_embedding",
+        "bm25_retriever.documents > joiner.documents",
+        "embedding_retriever.documents > joiner.documents",
+        "joiner.documents > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+        kind=AwaitedPipeline,
+    )
 
 
 def _hybrid_inputs(question: str) -> dict[str, Any]:
@@ -389,25 +345,22 @@ def _hybrid_inputs(question: str) -> dict[str, Any]:
     }
 
 
-APNEA = Truth(
-    "How is apnea treated in preterm infants?", (MEDICINE[2], MEDICINE[0]), "With caffeine citrate."
-)
-WATCHED = Truth(
-    "How long are infants watched after apnea ends?", (MEDICINE[1], MEDICINE[0]), "For five days."
+AT_ONCE = (
+    Truth("How is apnea treated in preterm infants?", (MEDICINE[2], MEDICINE[0]), "With caffeine."),
+    Truth(
+        "How long are infants watched after apnea?", (MEDICINE[1], MEDICINE[0]), "For five days."
+    ),
 )
 
 
-@app(APNEA, WATCHED, not_on_spans=OPENLLMETRY)
-async def two_hybrids_at_once(config: Config) -> list[str]:
+@app(*AT_ONCE, not_on_spans=OPENLLMETRY)
+async def two_hybrids_at_once(config: Config) -> None:
     """Haystack cookbook, async pipeline: concurrent executions gathered."""
-    llm = LocalChatGenerator(("user: How is", "With caffeine citrate."), ("", "For five days."))
+    treated, watched = AT_ONCE
+    llm = LocalChatGenerator(("user: How is", treated.answer), ("", watched.answer))
     pipeline = _hybrid(llm)
-    asked = (
-        "How is apnea treated in preterm infants?",
-        "How long are infants watched after apnea ends?",
-    )
-    results = await asyncio.gather(*(pipeline.run_async(data=_hybrid_inputs(q)) for q in asked))
-    return [result["llm"]["replies"][0].text for result in results]
+    inputs = (_hybrid_inputs(one.question) for one in AT_ONCE)
+    await asyncio.gather(*(pipeline.run_async(data=asked) for asked in inputs))
 
 
 @super_component
@@ -437,15 +390,10 @@ class HybridRetriever:
 def super_component_retriever(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 44: creating custom SuperComponents, a hybrid retriever in RAG."""
     with served(("", answer)) as models:
-        pipe = wired(
-            {
-                "hybrid": HybridRetriever(store(*MEDICINE)),
-                "builder": prompted(TEMPLATE),
-                "llm": models.chat(),
-            },
-            "hybrid.documents > builder.documents, builder.prompt > llm.messages",
-        )
-        return answered(pipe, hybrid={"query": question}, builder={"question": question})
+        parts = {"hybrid": HybridRetriever(store(*MEDICINE))}
+        flow = "hybrid.documents > prompt_builder.documents"
+        pipe = generating(models.chat(), TEMPLATE, parts, flow)
+        return answered(pipe, hybrid={"query": question}, prompt_builder={"question": question})
 
 
 @turn("What pressure do the tyres need?", (CAR[2],), "2.3 bar in front and 2.5 bar at the rear.")
@@ -453,30 +401,20 @@ def llm_ranker(config: Config, question: str, answer: str) -> str:
     """Haystack, LLMRanker: a chat generator ranks what BM25 has found."""
     chosen = json.dumps({"documents": [{"index": 1}]})
     with served(("You are ranking", chosen), ("", answer)) as models:
-        pipe = wired(
+        pipe = generating(
+            models.chat(),
+            TEMPLATE,
             {
                 "retriever": InMemoryBM25Retriever(store(*CAR), top_k=3),
                 "ranker": LLMRanker(chat_generator=models.chat(), top_k=2),
-                "prompt_builder": prompted(TEMPLATE),
-                "llm": models.chat(),
             },
-            "retriever.documents > ranker.documents",
-            "ranker.documents > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+            "retriever.documents > ranker.documents, ranker.documents > prompt_builder.documents",
         )
         asked = {name: {"query": question} for name in ("retriever", "ranker")}
         return answered(pipe, **asked, prompt_builder={"question": question})
 
 
-@turn(
-    "What was like a cathedral?",
-    (
-        (
-            "Paul fell asleep to dream of a cavern. It was solemn there and like a cathedral."
-            " He heard the drip of water."
-        ),
-    ),
-    "The cavern of Paul's dream.",
-)
+@turn("What was like a cathedral?", (DUNE[:92],), "The cavern of Paul's dream.")
 def sentence_window(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 42: sentence window retriever, its windows in the prompt."""
     splitter = DocumentSplitter(split_length=1, split_overlap=0, split_by="period")
@@ -485,20 +423,18 @@ def sentence_window(config: Config, question: str, answer: str) -> str:
         "Text:\n{% for window in windows %}{{ window }}\n---\n{% endfor %}\nQuestion: {{ query }}"
     )
     with served(("", answer)) as models:
-        pipe = wired(
+        pipe = generating(
+            models.chat(),
+            prompt,
             {
                 "bm25_retriever": InMemoryBM25Retriever(documents, top_k=1),
                 "window_retriever": SentenceWindowRetriever(documents, window_size=1),
-                "prompt_builder": prompted(prompt),
-                "llm": models.chat(),
             },
             "bm25_retriever.documents > window_retriever.retrieved_documents",
             "window_retriever.context_windows > prompt_builder.windows",
-            "prompt_builder.prompt > llm.messages",
         )
-        return answered(
-            pipe, bm25_retriever={"query": question}, prompt_builder={"query": question}
-        )
+        asked = {"query": question}
+        return answered(pipe, bm25_retriever=asked, prompt_builder=asked)
 
 
 ARTICLE = (
@@ -507,11 +443,7 @@ ARTICLE = (
 )
 
 
-@turn(
-    "What are phishing attacks with spoof websites and mails?",
-    (ARTICLE,),
-    "Mails and websites that look like a bank's and ask for passwords.",
-)
+@turn("What are phishing attacks with spoof websites and mails?", (ARTICLE,), "Mails of thieves.")
 def auto_merging(config: Config, question: str, answer: str) -> str:
     """Haystack cookbook, auto-merging retriever in a RAG pipeline."""
     splitter = HierarchicalDocumentSplitter(block_sizes={60, 8}, split_overlap=0, split_by="word")
@@ -520,15 +452,14 @@ def auto_merging(config: Config, question: str, answer: str) -> str:
     parents = InMemoryDocumentStore()
     parents.write_documents([d for d in pieces if d.meta["__level"] == 0])
     with served(("", answer)) as models:
-        pipe = wired(
+        pipe = generating(
+            models.chat(),
+            TEMPLATE,
             {
                 "bm25": InMemoryBM25Retriever(leaves, top_k=3),
                 "merge": AutoMergingRetriever(parents, threshold=0.5),
-                "prompt_builder": prompted(TEMPLATE),
-                "llm": models.chat(),
             },
             "bm25.documents > merge.documents, merge.documents > prompt_builder.documents",
-            "prompt_builder.prompt > llm.messages",
         )
         return answered(pipe, bm25={"query": question}, prompt_builder={"question": question})
 
@@ -545,7 +476,7 @@ class WordLimit:
 @turn(
     "How do I open the flap, and where is the jack?",
     (CAR[0], CAR[1]),
-    "Press the button; the jack is in the boot.",
+    "By the button; in the boot.",
 )
 def custom_component_streamed(config: Config, question: str, answer: str) -> str:
     """Haystack, custom components; streaming_callback given at run time."""
@@ -561,14 +492,9 @@ def custom_component_streamed(config: Config, question: str, answer: str) -> str
             "find.documents > limit.documents, limit.documents > ask.documents",
             "ask.prompt > say.messages",
         )
-        pipe.run(
-            {
-                "find": {"query": question},
-                "limit": {"words": 15},
-                "ask": {"question": question},
-                "say": {"streaming_callback": lambda chunk: chunks.append(chunk.content)},
-            }
-        )
+        asked = {"find": {"query": question}, "limit": {"words": 15}, "ask": {"question": question}}
+        said = {"streaming_callback": lambda chunk: chunks.append(chunk.content)}
+        pipe.run({**asked, "say": said})
     return "".join(chunks)
 
 
@@ -581,18 +507,12 @@ WEB = (
     "Munich is Germany's third largest city.",
 )
 ROUTES = [
-    {
-        "condition": "{{'no_answer' in replies[0].text}}",
-        "output": "{{query}}",
-        "output_name": "go_to_websearch",
-        "output_type": str,
-    },
-    {
-        "condition": "{{'no_answer' not in replies[0].text}}",
-        "output": "{{replies[0].text}}",
-        "output_name": "answer",
-        "output_type": str,
-    },
+    {"condition": f"{{{{{test} in replies[0].text}}}}", "output_name": name, "output": output}
+    | {"output_type": str}
+    for test, name, output in (
+        ("'no_answer'", "go_to_websearch", "{{query}}"),
+        ("'no_answer' not", "answer", "{{replies[0].text}}"),
+    )
 ]
 
 
@@ -603,57 +523,51 @@ class DuckSearch:
     @component.output_types(documents=list[Document], links=list[str])
     def run(self, query: str) -> dict[str, Any]:
         links = [f"https://example.org/{number}" for number in range(len(WEB))]
-        documents = [
-            Document(content=text, meta={"link": link, "title": query})
-            for text, link in zip(WEB, links, strict=True)
-        ]
+        found = zip(WEB, links, strict=True)
+        documents = [Document(content=t, meta={"link": u, "title": query}) for t, u in found]
         return {"documents": documents, "links": links}
 
 
-def _fallback(models: Any) -> Pipeline:
+def _fallback(models: Any, query: str) -> dict[str, Any]:
     instruction = (
         "Answer the following query given the documents.\n"
         "If the answer is not contained within the documents reply with 'no_answer'\n"
     )
-    listed = "\nDocuments:\n{% for document in documents %}\n  {{document.content}}\n{% endfor %}\nQuery: {{query}}\n"
-    web = "Answer from websearch." + listed
-    pipe = Pipeline()
-    pipe.add_component("retriever", InMemoryBM25Retriever(store(*MUNICH), top_k=1))
-    for name, template in (("", instruction + listed), ("_for_websearch", web)):
-        messages = [ChatMessage.from_user(template)]
-        pipe.add_component(
-            f"prompt_builder{name}", ChatPromptBuilder(messages, required_variables="*")
-        )
-        pipe.add_component(f"llm{name}", models.chat())
-        pipe.connect(f"prompt_builder{name}.prompt", f"llm{name}.messages")
-    pipe.add_component("router", ConditionalRouter(ROUTES))
-    pipe.add_component("websearch", DuckSearch())
-    pipe.connect("retriever", "prompt_builder.documents")
-    pipe.connect("llm.replies", "router.replies")
-    pipe.connect("router.go_to_websearch", "websearch.query")
-    pipe.connect("router.go_to_websearch", "prompt_builder_for_websearch.query")
-    pipe.connect("websearch.documents", "prompt_builder_for_websearch.documents")
-    return pipe
-
-
-def _fallback_inputs(query: str) -> dict[str, Any]:
-    return {name: {"query": query} for name in ("retriever", "prompt_builder", "router")}
+    listed = (
+        "\nDocuments:\n{% for document in documents %}\n  {{document.content}}\n{% endfor %}"
+        "\nQuery: {{query}}\n"
+    )
+    pipe = wired(
+        {
+            "retriever": InMemoryBM25Retriever(store(*MUNICH), top_k=1),
+            "prompt_builder": prompted(instruction + listed),
+            "llm": models.chat(),
+            "router": ConditionalRouter(ROUTES),
+            "websearch": DuckSearch(),
+            "prompt_builder_for_websearch": prompted(f"Answer from websearch.{listed}"),
+            "llm_for_websearch": models.chat(),
+        },
+        "retriever > prompt_builder.documents, prompt_builder.prompt > llm.messages",
+        "llm.replies > router.replies, router.go_to_websearch > websearch.query",
+        "router.go_to_websearch > prompt_builder_for_websearch.query",
+        "websearch.documents > prompt_builder_for_websearch.documents",
+        "prompt_builder_for_websearch.prompt > llm_for_websearch.messages",
+    )
+    return pipe.run({name: {"query": query} for name in ("retriever", "prompt_builder", "router")})
 
 
 @turn("What is Munich the capital of?", (MUNICH[0],), "Munich is the capital of Bavaria.")
 def fallback_not_needed(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 36: fallbacks with conditional routing, answered from the store."""
     with served(("", answer)) as models:
-        result = _fallback(models).run(_fallback_inputs(question))
-        return result["router"]["answer"]
+        return _fallback(models, question)["router"]["answer"]
 
 
 @turn("How many people live in Munich?", WEB, "According to a web search, about 1.6 million.")
 def fallback_to_the_web(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 36: fallbacks with conditional routing, answered from the web."""
     with served(("Answer from websearch", answer), ("", "no_answer")) as models:
-        result = _fallback(models).run(_fallback_inputs(question))
-        return result["llm_for_websearch"]["replies"][0].text
+        return _fallback(models, question)["llm_for_websearch"]["replies"][0].text
 
 
 @turn("Which city has the largest beer festival?", (MUNICH[1],), '{"city": "Munich"}')
@@ -683,31 +597,24 @@ def validated_in_a_loop(config: Config, question: str, answer: str) -> str:
 def evaluated_in_the_pipeline(config: Config, question: str, answer: str) -> str:
     """Haystack tutorial 35: evaluating RAG, a faithfulness evaluator in the pipeline."""
     verdict = json.dumps({"statements": [answer], "statement_scores": [1]})
+    columns = ("questions", "contexts", "predicted_answers")
     with served(("Instructions:", verdict), ("", answer)) as models:
-        prompt = "{% for d in documents %}{{ d.content }}\n{% endfor %}\nQ: {{ question }}"
-        pipe = wired(
+        pipe = generating(
+            models.chat(),
+            "{% for d in documents %}{{ d.content }}\n{% endfor %}\nQ: {{ question }}",
             {
                 "retriever": InMemoryBM25Retriever(store(*MUNICH), top_k=1),
-                "prompt_builder": prompted(prompt),
-                "llm": models.chat(),
                 "answer_builder": AnswerBuilder(),
                 "collect": EvaluationInputs(),
                 "evaluate": FaithfulnessEvaluator(chat_generator=models.chat(), progress_bar=False),
             },
-            "retriever > prompt_builder.documents, prompt_builder.prompt > llm.messages",
-            "llm.replies > answer_builder.replies, retriever > answer_builder.documents",
-            "answer_builder.answers > collect.answers",
+            "retriever > prompt_builder.documents, retriever > answer_builder.documents",
+            "llm.replies > answer_builder.replies, answer_builder.answers > collect.answers",
+            *(f"collect.{name} > evaluate.{name}" for name in columns),
         )
-        for name in ("questions", "contexts", "predicted_answers"):
-            pipe.connect(f"collect.{name}", f"evaluate.{name}")
-        result = pipe.run(
-            {
-                "retriever": {"query": question},
-                "prompt_builder": {"question": question},
-                "answer_builder": {"query": question},
-            },
-            include_outputs_from={"answer_builder"},
-        )
+        asked = {"retriever": {"query": question}, "answer_builder": {"query": question}}
+        asked["prompt_builder"] = {"question": question}
+        result = pipe.run(asked, include_outputs_from={"answer_builder"})
         return result["answer_builder"]["answers"][0].data
 
 

@@ -3,56 +3,58 @@
 import ast
 import json
 import operator
+from functools import partial
 from typing import Annotated, Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
-from langchain_core.tools import InjectedToolCallId, StructuredTool, create_retriever_tool, tool
+from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import create_react_agent
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from .kit import SPANS, V1, Config, app, turn
-from .langchain_kit import Words, call, calls, create_agent, lcel, model, store, text_of
+from . import kit
+from .kit import SPANS, V1, Config, app
+from .langchain_kit import (
+    Words,
+    ask_agent,
+    call,
+    calls,
+    create_agent,
+    joined,
+    lcel,
+    model,
+    retriever,
+    search_tool,
+    store,
+)
 
+turn = partial(kit.turn, needs=V1)
 KAYAK = "Kayaks: 14 euros an hour, deposit 50 euros, children only with an adult."
 SUP = "Stand-up boards: 10 euros an hour, no deposit."
 CANOE = "Canoes: 45 euros a day for three people, life vests included."
 
 
-@turn("What's a kayak and what's a board?", (SUP, KAYAK), "14 and 10 euros an hour.", needs=V1)
+@turn("What's a kayak and what's a board?", (SUP, KAYAK), "14 and 10 euros an hour.")
 def search_tool_returning_json(config: Config, question: str, answer: str) -> None:
     """create_agent with a search tool that returns a JSON text."""
-    boats = store(
-        *[
-            Document(t, metadata={"title": t.partition(":")[0], "page": i})
-            for i, t in enumerate((KAYAK, SUP, CANOE))
-        ]
-    )
+    prices = (KAYAK, SUP, CANOE)
+    boats = store(*(Document(t, metadata={"title": t.partition(":")[0]}) for t in prices))
 
     @tool
     def search_price_list(query: str, limit: int = 2) -> str:
         """Search the price list."""
         hits = boats.similarity_search_with_score(query, k=limit)
-        return json.dumps(
-            {
-                "results": [
-                    {"title": d.metadata["title"], "text": d.page_content, "score": round(s, 2)}
-                    for d, s in hits
-                ],
-                "total": len(hits),
-            }
-        )
+        found = [{**d.metadata, "text": d.page_content, "score": round(s, 2)} for d, s in hits]
+        return json.dumps({"results": found, "total": len(hits)})
 
-    llm = model(call("search_price_list", query="kayaks boards"), answer)
-    create_agent(llm, [search_price_list]).invoke(
-        {"messages": [{"role": "user", "content": question}]}, config
-    )
+    search = call("search_price_list", query="kayaks boards")
+    ask_agent(config, question, [search_price_list], search, answer)
 
 
-@turn("How much is a board?", (SUP, KAYAK), "10 euros an hour, without a deposit.", needs=V1)
+@turn("How much is a board?", (SUP, KAYAK), "10 euros an hour, without a deposit.")
 def search_tool_returning_documents(config: Config, question: str, answer: str) -> None:
     """create_agent with a search tool that returns documents as they are."""
     db = store(KAYAK, SUP, CANOE)
@@ -62,8 +64,7 @@ def search_tool_returning_documents(config: Config, question: str, answer: str) 
         return db.similarity_search(query, k=2)
 
     find = StructuredTool.from_function(search)
-    llm = model(call("search", query="boards deposit"), answer)
-    create_agent(llm, [find]).invoke({"messages": [("user", question)]}, config)
+    ask_agent(config, question, [find], call("search", query="boards deposit"), answer)
 
 
 @tool
@@ -83,8 +84,8 @@ def calculator(expression: str) -> str:
 @app(needs=V1)
 def calculator_only(config: Config) -> None:
     """create_agent with a calculator only."""
-    llm = model(call("calculator", expression="17 * 23"), "It is 391.")
-    create_agent(llm, [calculator]).invoke({"messages": [("user", "17 times 23?")]}, config)
+    product = call("calculator", expression="17 * 23")
+    ask_agent(config, "17 times 23?", [calculator], product, "It is 391.")
 
 
 STOCK_NOTE = "Reorder note: when fewer than 20 cartons of paper are left, order 60 from Hellmann."
@@ -95,7 +96,6 @@ STOCK_NOTE = "Reorder note: when fewer than 20 cartons of paper are left, order 
     (STOCK_NOTE,),
     "Yes: 12 cartons are left, so order 60 from Hellmann.",
     also=({"contexts": ("[{'item': 'paper', 'cartons': 12}]", STOCK_NOTE)},),
-    needs=V1,
 )
 def sql_and_retriever_in_parallel(config: Config, question: str, answer: str) -> None:
     """create_agent with an SQL tool and a retriever tool called in parallel."""
@@ -105,21 +105,14 @@ def sql_and_retriever_in_parallel(config: Config, question: str, answer: str) ->
         """Run an SQL statement against the warehouse's database."""
         return str([{"item": "paper", "cartons": 12}])
 
-    notes = create_retriever_tool(
-        store(STOCK_NOTE).as_retriever(), "search_notes", "Search the storekeeper's notes."
+    both = calls(
+        ("run_sql", {"statement": "SELECT item, cartons FROM stock WHERE item = 'paper'"}),
+        ("search_notes", {"query": "reorder paper cartons"}),
+        text="I'll look at the stock and at the notes.",
     )
-    llm = model(
-        calls(
-            ("run_sql", {"statement": "SELECT item, cartons FROM stock WHERE item = 'paper'"}),
-            ("search_notes", {"query": "reorder paper cartons"}),
-            text="I'll look at the stock and at the notes.",
-        ),
-        answer,
-    )
-    agent = create_agent(llm, tools=[run_sql, notes])
-    for _ in agent.stream(
-        {"messages": [("user", question)]}, config, stream_mode=["updates", "messages"]
-    ):
+    agent = create_agent(model(both, answer), [run_sql, search_tool("search_notes", STOCK_NOTE)])
+    asked = {"messages": [("user", question)]}
+    for _ in agent.stream(asked, config, stream_mode=["updates", "messages"]):
         pass
 
 
@@ -139,17 +132,13 @@ class Advice(BaseModel):
     (TICKET,),
     "19 euros with a guest card.",
     also=({"answer": '{"answer": "19 euros with a guest card.", "price": 19.0}'},),
-    needs=V1,
 )
 def agent_with_response_format(config: Config, question: str, answer: str) -> None:
     """Structured output: create_agent with `response_format` and a retriever tool."""
-    lifts = create_retriever_tool(store(TICKET).as_retriever(), "search_tickets", "On tickets.")
-    llm = model(
-        call("search_tickets", query="day ticket lift guest card"),
-        call("Advice", answer=answer, price=19.0),
-    )
-    agent = create_agent(llm, [lifts], response_format=Advice)
-    result = agent.invoke({"messages": [HumanMessage(question)]}, config)
+    search = call("search_tickets", query="day ticket lift guest card")
+    advice = call("Advice", answer=answer, price=19.0)
+    tools = [search_tool("search_tickets", TICKET)]
+    result = ask_agent(config, question, tools, search, advice, response_format=Advice)
     assert result["structured_response"].price == 19.0
 
 
@@ -158,18 +147,15 @@ def agent_with_response_format(config: Config, question: str, answer: str) -> No
     (TRAIL,),
     "No, it is closed after rain.",
     also=({"question": "My mail is [REDACTED_EMAIL]. Is the gorge open after rain?"},),
-    needs=V1,
 )
 def agent_with_builtin_middleware(config: Config, question: str, answer: str) -> None:
     """Built-in middleware: PIIMiddleware and ToolCallLimitMiddleware around a retriever tool."""
     from langchain.agents.middleware import PIIMiddleware, ToolCallLimitMiddleware
 
-    trails = create_retriever_tool(store(TRAIL).as_retriever(), "trails", "State of the trails.")
-    llm = model(call("trails", query="gorge rain"), answer)
-    agent = create_agent(
-        llm, [trails], middleware=[PIIMiddleware("email"), ToolCallLimitMiddleware(run_limit=3)]
-    )
-    agent.invoke({"messages": [("user", question)]}, config)
+    tools, middleware = [search_tool("trails", TRAIL)], [PIIMiddleware("email")]
+    middleware.append(ToolCallLimitMiddleware(run_limit=3))
+    search = call("trails", query="gorge rain")
+    ask_agent(config, question, tools, search, answer, middleware=middleware)
 
 
 MILL = """The mill
@@ -188,20 +174,15 @@ Soup, bread and cider. The room upstairs can be rented for 40 people."""
 MUSEUM = (MILL, FORGE, INN)
 
 
-@turn("Can we rent a room for 30?", (INN,), "Yes, the one upstairs at the inn holds 40.")
+@kit.turn("Can we rent a room for 30?", (INN,), "Yes, the one upstairs at the inn holds 40.")
 def retriever_as_tool(config: Config, question: str, answer: str) -> None:
     """How to convert runnables to tools: `retriever.as_tool()`."""
-    rooms = (
-        store(*MUSEUM)
-        .as_retriever(search_kwargs={"k": 1})
-        .as_tool(name="rooms", description="On rooms and buildings.")
-    )
+    rooms = retriever(*MUSEUM, k=1).as_tool(name="rooms", description="On rooms and buildings.")
     llm = model(calls(("rooms", {"__arg1": "room rented people"})), answer)
-    agent = create_react_agent(llm, [rooms])
-    agent.invoke({"messages": [("user", question)]}, config)
+    create_react_agent(llm, [rooms]).invoke({"messages": [("user", question)]}, config)
 
 
-@turn("What should I wear at the forge?", (FORGE, MILL), "Nothing synthetic.", needs=V1)
+@turn("What should I wear at the forge?", (FORGE, MILL), "Nothing synthetic.")
 def tool_with_text_blocks(config: Config, question: str, answer: str) -> None:
     """Tools of a server by MCP: a result of several text blocks."""
     db = store(*MUSEUM)
@@ -212,11 +193,10 @@ def tool_with_text_blocks(config: Config, question: str, answer: str) -> None:
         return [{"type": "text", "text": d.page_content} for d in found], None
 
     remote = StructuredTool.from_function(search_docs, response_format="content_and_artifact")
-    llm = model(call("search_docs", query="forge clothes sparks"), answer)
-    create_agent(llm, [remote]).invoke({"messages": [("user", question)]}, config)
+    ask_agent(config, question, [remote], call("search_docs", query="forge clothes sparks"), answer)
 
 
-@turn("What is there to eat?", (INN,), "Soup and bread, and cider with it.", needs=V1)
+@turn("What is there to eat?", (INN,), "Soup and bread, and cider with it.")
 def tool_returning_a_command(config: Config, question: str, answer: str) -> None:
     """A tool that returns a ToolMessage of its own, inside a Command that updates the state."""
     db = store(*MUSEUM)
@@ -228,22 +208,17 @@ def tool_returning_a_command(config: Config, question: str, answer: str) -> None
         message = ToolMessage(docs[0].page_content, artifact=docs, tool_call_id=tool_call_id)
         return Command(update={"messages": [message]})
 
-    llm = model(call("look_around", wish="soup, bread"), answer)
-    create_agent(llm, [look_around]).invoke({"messages": [("user", question)]}, config)
+    ask_agent(config, question, [look_around], call("look_around", wish="soup, bread"), answer)
 
 
-@turn("When was the mill moved?", (MILL,), "In 1987, stone by stone.", needs=V1)
+@turn("When was the mill moved?", (MILL,), "In 1987, stone by stone.")
 def approval_before_the_search(config: Config, question: str, answer: str) -> None:
     """Human in the loop middleware: the retrieval tool needs an approval."""
     from langchain.agents.middleware import HumanInTheLoopMiddleware
 
-    archive = create_retriever_tool(
-        store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "search_archive", "The archive."
-    )
-    llm = model(call("search_archive", query="mill moved 1987"), answer)
     agent = create_agent(
-        llm,
-        [archive],
+        model(call("search_archive", query="mill moved 1987"), answer),
+        [search_tool("search_archive", *MUSEUM, k=1)],
         middleware=[HumanInTheLoopMiddleware(interrupt_on={"search_archive": True})],
         checkpointer=InMemorySaver(),
     )
@@ -252,20 +227,13 @@ def approval_before_the_search(config: Config, question: str, answer: str) -> No
     agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), thread)
 
 
-@turn("May I help to grind?", (MILL,), "Yes, and bring a bag for the flour.", needs=V1)
+@turn("May I help to grind?", (MILL,), "Yes, and bring a bag for the flour.")
 def reply_with_reasoning(config: Config, question: str, answer: str) -> None:
     """A reply of several content blocks: reasoning, then text."""
-    leaflets = create_retriever_tool(
-        store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "find_leaflet", "Leaflets."
-    )
-    thoughtful = AIMessage(
-        content=[
-            {"type": "reasoning", "reasoning": "The leaflet on the mill says so."},
-            {"type": "text", "text": answer},
-        ]
-    )
-    llm = model(call("find_leaflet", query="help grind flour"), thoughtful)
-    create_agent(llm, [leaflets]).invoke({"messages": [HumanMessage(question)]}, config)
+    thought = {"type": "reasoning", "reasoning": "The leaflet on the mill says so."}
+    thoughtful = AIMessage([thought, {"type": "text", "text": answer}])
+    search = call("find_leaflet", query="help grind flour")
+    ask_agent(config, question, [search_tool("find_leaflet", *MUSEUM, k=1)], search, thoughtful)
 
 
 @turn(
@@ -273,29 +241,25 @@ def reply_with_reasoning(config: Config, question: str, answer: str) -> None:
     (),
     "The leaflets say nothing of one.",
     also=({"contexts": ("No documents found.",)},),
-    needs=V1,
 )
 def tool_finds_nothing(config: Config, question: str, answer: str) -> None:
     """A retrieval tool that says that it has found nothing."""
-    retriever = store(*MUSEUM).as_retriever(
-        search_kwargs={"filter": lambda d: "dragon" in d.page_content}
-    )
+    of_dragons = {"filter": lambda d: "dragon" in d.page_content}
+    leaflets = store(*MUSEUM).as_retriever(search_kwargs=of_dragons)
 
     @tool
     def search_leaflets(query: str) -> str:
         """Search the leaflets."""
-        found = retriever.invoke(query)
-        return "\n\n".join(d.page_content for d in found) or "No documents found."
+        return joined(leaflets.invoke(query)) or "No documents found."
 
-    llm = model(call("search_leaflets", query="dragon"), answer)
-    create_agent(llm, [search_leaflets]).invoke({"messages": [HumanMessage(question)]}, config)
+    ask_agent(config, question, [search_leaflets], call("search_leaflets", query="dragon"), answer)
 
 
 def guide(llm: Any) -> Any:
     return lcel("Leaflets:\n{leaflets}\n\nGuest: {guest}", llm)
 
 
-@turn("Does the smith work in May?", (FORGE,), "From May on.", not_on_spans=SPANS)
+@kit.turn("Does the smith work in May?", (FORGE,), "From May on.", not_on_spans=SPANS)
 async def asynchronous_similarity_search(config: Config, question: str, answer: str) -> None:
     """Vector stores: `asimilarity_search` in an asynchronous chain."""
     db = store(*MUSEUM)
@@ -307,25 +271,20 @@ async def asynchronous_similarity_search(config: Config, question: str, answer: 
     await (RunnableLambda(look) | guide(model(answer))).ainvoke(question, config)
 
 
-@turn(
-    "Who moved the mill stone by stone?",
-    (MILL,),
-    "That is not said, only when.",
-    not_on_spans=SPANS,
-)
+@kit.turn("Who moved the mill by stone?", (MILL,), "Only the year is told.", not_on_spans=SPANS)
 def search_by_vector(config: Config, question: str, answer: str) -> None:
     """Vector stores: `similarity_search_by_vector` with an embedding of one's own."""
     db, embeddings = store(*MUSEUM), Words()
 
     def look(inputs: dict[str, str]) -> str:
         vector = embeddings.embed_query(inputs["guest"])
-        return "\n".join(d.page_content for d in db.similarity_search_by_vector(vector, k=1))
+        return joined(db.similarity_search_by_vector(vector, k=1))
 
     whole = RunnablePassthrough.assign(leaflets=look) | guide(model(answer))
     whole.invoke({"guest": question}, config)
 
 
-@turn("Where are sparks?", (FORGE, INN), "At the forge.")
+@kit.turn("Where are sparks?", (FORGE, INN), "At the forge.")
 def marginal_relevance_in_a_tool(config: Config, question: str, answer: str) -> None:
     """Vector stores: `max_marginal_relevance_search` in a tool with an artifact."""
     db = store(FORGE, INN)
@@ -354,14 +313,11 @@ def code_and_clock_agent(config: Config) -> None:
         """Return the time."""
         return "2026-05-04T09:30:00"
 
-    llm = model(
-        calls(("python_repl", {"code": "print(fib(6))"}), ("current_time", {})),
-        "1, 1, 2, 3, 5, 8; it is half past nine.",
+    both = calls(("python_repl", {"code": "print(fib(6))"}), ("current_time", {}))
+    told = "1, 1, 2, 3, 5, 8; it is half past nine."
+    ask_agent(
+        config, "Six Fibonacci numbers, and the time?", [python_repl, current_time], both, told
     )
-    result = create_agent(llm, [python_repl, current_time]).invoke(
-        {"messages": [HumanMessage("Six Fibonacci numbers, and the time?")]}, config
-    )
-    assert text_of(result["messages"][-1])
 
 
 @turn(
@@ -369,7 +325,6 @@ def code_and_clock_agent(config: Config) -> None:
     (MILL,),
     "Closed on Mondays; on Sundays the wheel turns at three.",
     also=({"contexts": ('{"monday": "closed"}', MILL)},),
-    needs=V1,
 )
 def opening_hours_beside_retrieval(config: Config, question: str, answer: str) -> None:
     """A retrieval tool beside one that reads opening hours from an API."""
@@ -379,14 +334,7 @@ def opening_hours_beside_retrieval(config: Config, question: str, answer: str) -
         """Return opening hours."""
         return '{"monday": "closed"}'
 
-    leaflets = create_retriever_tool(
-        store(*MUSEUM).as_retriever(search_kwargs={"k": 1}), "search_leaflets", "Leaflets."
-    )
-    llm = model(
-        call("get_opening_hours", day="monday"),
-        call("search_leaflets", query="mill wheel Sundays"),
-        answer,
-    )
-    create_agent(llm, [get_opening_hours, leaflets]).invoke(
-        {"messages": [HumanMessage(question)]}, config
-    )
+    hours = call("get_opening_hours", day="monday")
+    search = call("search_leaflets", query="mill wheel Sundays")
+    tools = [get_opening_hours, search_tool("search_leaflets", *MUSEUM, k=1)]
+    ask_agent(config, question, tools, hours, search, answer)

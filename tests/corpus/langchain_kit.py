@@ -17,7 +17,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.llms import LLM
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser, StrOutputParser
@@ -25,11 +25,12 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool, create_retriever_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import BaseModel
 
-from .kit import embed, pieces, words
+from .kit import Config, embed, pieces, words
 
 Reply: TypeAlias = "str | dict[str, Any] | BaseModel | AIMessage | Exception"
 Script: TypeAlias = "Callable[[list[BaseMessage]], Reply]"
@@ -49,6 +50,14 @@ def classic(name: str) -> Any:
 def create_agent(*args: Any, **options: Any) -> Any:
     """Make an agent by `create_agent` of LangChain 1, which 0.3 does not have."""
     return importlib.import_module("langchain.agents").create_agent(*args, **options)
+
+
+def ask_agent(
+    config: Config, question: str, tools: Sequence[Any], *script: Any, **options: Any
+) -> Any:
+    """Ask an agent of LangChain 1 whose model replies by ``script``, and return its state."""
+    agent = create_agent(model(*script), tools, **options)
+    return agent.invoke({"messages": [HumanMessage(question)]}, config)
 
 
 def call(name: str, /, **args: Any) -> AIMessage:
@@ -186,6 +195,30 @@ def store(*texts: str | Document, **metadata: Any) -> InMemoryVectorStore:
     made = InMemoryVectorStore(Words())
     made.add_documents(documents(*texts, **metadata))
     return made
+
+
+def retriever(*texts: str | Document, k: int = 4, **metadata: Any) -> BaseRetriever:
+    return store(*texts, **metadata).as_retriever(search_kwargs={"k": k})
+
+
+def search_tool(name: str, *texts: str | Document, k: int = 4) -> BaseTool:
+    return create_retriever_tool(retriever(*texts, k=k), name, "Looks for what was written on it.")
+
+
+def joined(found: Sequence[Document]) -> str:
+    return "\n\n".join(document.page_content for document in found)
+
+
+def lines(found: Sequence[Document]) -> str:
+    return "\n".join(document.page_content for document in found)
+
+
+def in_a_row(state: Any, *nodes: Callable[..., Any], **options: Any) -> Any:
+    """Compile a graph of ``nodes``, one after the other."""
+    from langgraph.graph import START, StateGraph
+
+    graph = StateGraph(state).add_sequence(nodes).add_edge(START, nodes[0].__name__)
+    return graph.compile(**options)
 
 
 def lcel(template: str, llm: Runnable[Any, Any]) -> Runnable[Any, str]:

@@ -16,9 +16,8 @@ from langchain_core.prompts import (
     PromptTemplate,
 )
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
-from langchain_core.tools import create_retriever_tool, tool
+from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
-from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -26,12 +25,18 @@ from .kit import NOWHERE, SPANS, V1, Config, Truth, app, turn
 from .langchain_kit import (
     KeywordRetriever,
     Words,
+    ask_agent,
     call,
-    calls,
     classic,
     create_agent,
     documents,
+    in_a_row,
+    joined,
+    lcel,
+    lines,
     model,
+    retriever,
+    search_tool,
     store,
 )
 
@@ -61,13 +66,9 @@ def extraction(config: Config) -> None:
 @app()
 def few_shot_examples_from_a_store(config: Config) -> None:
     """How to use few-shot examples, chosen from a vector store."""
-    examples = [
-        {"input": "happy", "output": "sad"},
-        {"input": "tall", "output": "short"},
-        {"input": "sunny", "output": "gloomy"},
-    ]
+    pairs = (("happy", "sad"), ("tall", "short"), ("sunny", "gloomy"))
     selector = SemanticSimilarityExampleSelector.from_examples(
-        examples, Words(), InMemoryVectorStore, k=1
+        [{"input": one, "output": other} for one, other in pairs], Words(), InMemoryVectorStore, k=1
     )
     shots = FewShotChatMessagePromptTemplate(
         input_variables=["input"],
@@ -83,12 +84,8 @@ def few_shot_examples_from_a_store(config: Config) -> None:
 @app()
 def related_articles_without_a_model(config: Config) -> None:
     """A retriever that feeds a list on a page, and no model."""
-    chain = (
-        itemgetter("article")
-        | store(*REPORT).as_retriever(search_kwargs={"k": 1})
-        | (lambda docs: [{"teaser": d.page_content[:20]} for d in docs])
-    )
-    chain.invoke({"article": "Sales of lamps"}, config)
+    teasers = retriever(*REPORT, k=1) | (lambda docs: [{"teaser": d.page_content} for d in docs])
+    (itemgetter("article") | teasers).invoke({"article": "Sales of lamps"}, config)
 
 
 @app(needs=V1)
@@ -105,19 +102,10 @@ def personal_assistant(config: Config) -> None:
         """Send an email."""
         return f"Email sent to {', '.join(to)} - Subject: {subject}"
 
-    llm = model(
-        calls(("get_available_time_slots", {"attendees": ["team"], "date": "2026-03-02"})),
-        calls(
-            (
-                "send_email",
-                {"to": ["team@example.org"], "subject": "Review", "body": "Monday at 14:00?"},
-            )
-        ),
-        "I have proposed Monday at 14:00.",
-    )
-    create_agent(llm, [get_available_time_slots, send_email]).invoke(
-        {"messages": [("user", "Set up the design review for Monday, please.")]}, config
-    )
+    look = call("get_available_time_slots", attendees=["team"], date="2026-03-02")
+    send = call("send_email", to=["team@example.org"], subject="Review", body="Monday at 14:00?")
+    tools, done = [get_available_time_slots, send_email], "I have proposed Monday at 14:00."
+    ask_agent(config, "Set up the design review for Monday, please.", tools, look, send, done)
 
 
 MILE = "A nautical mile is 1,852 metres."
@@ -133,20 +121,12 @@ ASKED = {
 THREE = [Truth(question, contexts, answer) for question, (contexts, answer) in ASKED.items()]
 
 
-def sailor(llm: Any = None, retriever: Any = None) -> Runnable[Any, str]:
+def sailor(llm: Any = None, finder: Any = None) -> Runnable[Any, str]:
     llm = llm or model({question: answer for question, (_, answer) in ASKED.items()})
-    retriever = retriever or KeywordRetriever(documents=documents(*SEA), k=2)
-    narrow = retriever | (lambda docs: docs if "mile" in docs[0].page_content[:16] else docs[:1])
-    prompt = ChatPromptTemplate.from_template("Log book:\n{entries}\n\nQuestion: {question}")
-    return (
-        {
-            "entries": narrow | (lambda docs: "\n".join(d.page_content for d in docs)),
-            "question": RunnablePassthrough(),
-        }
-        | prompt
-        | llm
-        | StrOutputParser()
-    )
+    finder = finder or KeywordRetriever(documents=documents(*SEA), k=2)
+    narrow = finder | (lambda docs: docs if "mile" in docs[0].page_content[:16] else docs[:1])
+    prompt = lcel("Log book:\n{entries}\n\nQuestion: {question}", llm)
+    return {"entries": narrow | lines, "question": RunnablePassthrough()} | prompt
 
 
 @app(*THREE)
@@ -213,7 +193,7 @@ class DownRetriever(KeywordRetriever):
 @app()
 def retriever_fails(config: Config) -> None:
     """The retriever fails."""
-    chain = sailor(retriever=DownRetriever(documents=documents(MILE)))
+    chain = sailor(finder=DownRetriever(documents=documents(MILE)))
     with contextlib.suppress(ConnectionError):
         chain.invoke("What is a fathom for?", config)
 
@@ -254,8 +234,7 @@ def two_chains_in_parallel(config: Config) -> None:
 @turn("fathom", (FATHOM, MILE), "Six feet.", not_on_spans=NOWHERE)
 def plain_functions(config: Config, question: str, answer: str) -> None:
     """Plain functions with a retriever and a model, without any chain."""
-    docs = store(FATHOM, MILE).as_retriever().invoke(question, config)
-    text = "\n".join(d.page_content for d in docs)
+    text = lines(retriever(FATHOM, MILE).invoke(question, config))
     model(answer).invoke([("system", text), ("human", question)], config)
 
 
@@ -263,55 +242,49 @@ PLANNING = """Component One: Planning
 
 A complicated task usually involves many steps. An agent needs to know what they are and plan ahead.
 
-Task decomposition. Chain of thought has become a standard prompting technique for enhancing model
-performance on complex tasks. The model is instructed to "think step by step" to use more test-time
-computation and to decompose hard tasks into smaller and simpler steps."""
+Task decomposition. Chain of thought is told to "think step by step" to decompose hard tasks into
+smaller and simpler steps."""
 TREES = """Tree of Thoughts extends chain of thought by exploring multiple reasoning possibilities at
-each step. It first decomposes the task into several thought steps and generates multiple thoughts per
-step, creating a tree structure. The search process can be breadth-first or depth-first."""
+each step. It first decomposes the task into several thought steps, creating a tree structure."""
 MEMORY = """Component Two: Memory
 
-Short-term memory: all the in-context learning is short-term memory of the model to learn.
 Long-term memory: the capability to retain and recall information over extended periods, often by an
 external vector store and fast retrieval."""
 TOOLS = """Component Three: Tool Use
 
-The agent learns to call external APIs for extra information that is missing from the weights, such as
-current information, code execution capability and access to proprietary information sources."""
+The agent learns to call external APIs for extra information that is missing from the weights."""
 BLOG = [
     Document(text, metadata={"source": "https://blog.example.org/agents/", "start_index": i * 800})
     for i, text in enumerate((PLANNING, TREES, MEMORY, TOOLS))
 ]
 WHAT = "What is task decomposition?"
-DECOMPOSITION = (
-    "Task decomposition breaks a hard task into smaller and simpler steps, for example by chain of "
-    "thought, where the model is told to think step by step."
-)
+DECOMPOSITION = "It breaks a hard task into smaller steps, for example by chain of thought."
 
 
-@turn(WHAT, (PLANNING, TREES), DECOMPOSITION, needs=V1)
-def rag_agent_with_artifact(config: Config, question: str, answer: str) -> None:
-    """LangChain 1.x tutorial: RAG agent with a retrieval tool that returns an artifact, streamed."""
+def sources(found: list[Document]) -> str:
+    return "\n\n".join(f"Source: {d.metadata}\nContent: {d.page_content}" for d in found)
+
+
+def blog_tool(k: int) -> Any:
     vector_store = store(*BLOG)
 
     @tool(response_format="content_and_artifact")
     def retrieve_context(query: str) -> tuple[str, list[Document]]:
         """Retrieve information to help answer a query."""
-        retrieved_docs = vector_store.similarity_search(query, k=2)
-        serialized = "\n\n".join(
-            f"Source: {doc.metadata}\nContent: {doc.page_content}" for doc in retrieved_docs
-        )
-        return serialized, retrieved_docs
+        retrieved_docs = vector_store.similarity_search(query, k=k)
+        return sources(retrieved_docs), retrieved_docs
 
+    return retrieve_context
+
+
+@turn(WHAT, (PLANNING, TREES), DECOMPOSITION, needs=V1)
+def rag_agent_with_artifact(config: Config, question: str, answer: str) -> None:
+    """LangChain 1.x tutorial: RAG agent with a retrieval tool that returns an artifact, streamed."""
     llm = model(call("retrieve_context", query="task decomposition steps"), answer)
-    agent = create_agent(
-        llm,
-        [retrieve_context],
-        system_prompt="You have access to a tool that retrieves context from a blog post.",
-    )
-    for step in agent.stream(
-        {"messages": [{"role": "user", "content": question}]}, config, stream_mode="values"
-    ):
+    about = "You have access to a tool that retrieves context from a blog post."
+    agent = create_agent(llm, [blog_tool(2)], system_prompt=about)
+    asked = {"messages": [{"role": "user", "content": question}]}
+    for step in agent.stream(asked, config, stream_mode="values"):
         step["messages"][-1].pretty_repr()
 
 
@@ -319,30 +292,18 @@ TWICE = (
     "What is the standard method for task decomposition?\n\n"
     "Once you get the answer, look up common extensions of that method."
 )
-STANDARD = (
-    "The standard method is chain of thought. A common extension is Tree of Thoughts, which explores "
-    "several reasoning possibilities at each step."
-)
+STANDARD = "The standard method is chain of thought; a common extension is Tree of Thoughts."
 
 
 @turn(TWICE, (PLANNING, TREES), STANDARD, needs=V1)
 def rag_agent_that_searches_twice(config: Config, question: str, answer: str) -> None:
     """LangChain 1.x tutorial: RAG agent that searches twice."""
-    vector_store = store(*BLOG)
-
-    @tool(response_format="content_and_artifact")
-    def retrieve_context(query: str) -> tuple[str, list[Document]]:
-        """Retrieve information to help answer a query."""
-        found = vector_store.similarity_search(query, k=1)
-        return "\n\n".join(f"Source: {d.metadata}\nContent: {d.page_content}" for d in found), found
-
-    llm = model(
-        call("retrieve_context", query="standard technique to decompose complex tasks"),
-        call("retrieve_context", query="tree of thoughts extends chain of thought"),
-        answer,
+    queries = (
+        "decompose complicated tasks into steps",
+        "tree of thoughts extends chain of thought",
     )
-    agent = create_agent(llm, tools=[retrieve_context])
-    agent.invoke({"messages": [{"role": "user", "content": question}]}, config)
+    searches = [call("retrieve_context", query=query) for query in queries]
+    ask_agent(config, question, [blog_tool(1)], *searches, answer)
 
 
 @turn(
@@ -362,64 +323,47 @@ def two_step_chain_by_dynamic_prompt(config: Config, question: str, answer: str)
     def prompt_with_context(request: ModelRequest) -> str:
         """Inject context into state messages."""
         last_query = request.state["messages"][-1].text
-        retrieved_docs = vector_store.similarity_search(last_query)
-        docs_content = "\n\n".join(doc.page_content for doc in retrieved_docs)
+        docs_content = joined(vector_store.similarity_search(last_query))
         return f"You are a helpful assistant. Use this context in your response:\n\n{docs_content}"
 
     agent = create_agent(model(answer), tools=[], middleware=[prompt_with_context])
-    for step in agent.stream(
-        {"messages": [{"role": "user", "content": question}]}, config, stream_mode="values"
-    ):
+    asked = {"messages": [{"role": "user", "content": question}]}
+    for step in agent.stream(asked, config, stream_mode="values"):
         step["messages"][-1].pretty_repr()
 
 
 PROMPT = PromptTemplate.from_template(
-    "You are an assistant for question-answering tasks. Use the retrieved pieces of context below to "
-    "answer. If you do not know, say so. Three sentences at most.\n"
+    "Use the retrieved pieces of context below to answer. If you do not know, say so.\n"
     "Question: {question}\nContext: {context}\nAnswer:"
 )
 
 
-@turn(WHAT, (PLANNING, TREES, TOOLS, MEMORY), DECOMPOSITION)
-def retrieve_generate_graph(config: Config) -> None:
-    """LangChain 0.3 tutorial, part 1: retrieve-generate graph with `similarity_search`."""
-    vector_store = store(*BLOG)
-    llm = model(DECOMPOSITION)
+class State(TypedDict):
+    question: str
+    context: list[Document]
+    answer: str
 
-    class State(TypedDict):
-        question: str
-        context: list[Document]
-        answer: str
+
+@turn(WHAT, (PLANNING, TREES, TOOLS, MEMORY), DECOMPOSITION)
+def retrieve_generate_graph(config: Config, question: str, answer: str) -> None:
+    """LangChain 0.3 tutorial, part 1: retrieve-generate graph with `similarity_search`."""
+    vector_store, llm = store(*BLOG), model(answer)
 
     def retrieve(state: State) -> dict[str, Any]:
         return {"context": vector_store.similarity_search(state["question"])}
 
     def generate(state: State) -> dict[str, Any]:
-        docs_content = "\n\n".join(doc.page_content for doc in state["context"])
-        messages = PROMPT.invoke({"question": state["question"], "context": docs_content})
-        return {"answer": llm.invoke(messages).content}
+        shown = {"question": state["question"], "context": joined(state["context"])}
+        return {"answer": llm.invoke(PROMPT.invoke(shown)).content}
 
-    builder = StateGraph(State).add_sequence([retrieve, generate])
-    builder.add_edge(START, "retrieve")
-    builder.compile().invoke({"question": WHAT}, config)
-
-
-def format_docs(docs: list[Document]) -> str:
-    return "\n\n".join(doc.page_content for doc in docs)
+    in_a_row(State, retrieve, generate).invoke({"question": question}, config)
 
 
 @turn(WHAT, (PLANNING, TREES), DECOMPOSITION)
 def lcel_rag_streamed(config: Config, question: str, answer: str) -> None:
     """LangChain 0.2 tutorial: LCEL chain with `retriever | format_docs`, streamed."""
-    retriever = store(*BLOG).as_retriever(search_kwargs={"k": 2})
-    prompt = ChatPromptTemplate.from_messages([("human", PROMPT.template)])
-    rag_chain = (
-        {"context": retriever | format_docs, "question": RunnablePassthrough()}
-        | prompt
-        | model(answer)
-        | StrOutputParser()
-    )
-    for _chunk in rag_chain.stream(question, config):
+    shown = {"context": retriever(*BLOG, k=2) | joined, "question": RunnablePassthrough()}
+    for _chunk in (shown | lcel(PROMPT.template, model(answer))).stream(question, config):
         pass
 
 
@@ -431,14 +375,18 @@ def retrieval_chain_of_the_tutorial(config: Config, question: str, answer: str) 
         [("system", "Answer by the retrieved context.\n\n{context}"), ("human", "{input}")]
     )
     question_answer_chain = combine.create_stuff_documents_chain(model(answer), prompt)
-    rag_chain = classic("chains").create_retrieval_chain(
-        store(*BLOG).as_retriever(search_kwargs={"k": 3}), question_answer_chain
-    )
-    rag_chain.invoke({"input": question}, config)
+    create = classic("chains").create_retrieval_chain
+    create(retriever(*BLOG, k=3), question_answer_chain).invoke({"input": question}, config)
 
 
 WAYS = "What are common ways of doing it?"
 WAYS_ANSWER = "By prompting the model to think step by step, or by a tree of thoughts."
+
+
+def after_history(system: str) -> ChatPromptTemplate:
+    return ChatPromptTemplate.from_messages(
+        [("system", system), MessagesPlaceholder("chat_history"), ("human", "{input}")]
+    )
 
 
 @app(Truth(WHAT, (PLANNING, TREES), DECOMPOSITION), Truth(WAYS, (TREES, PLANNING), WAYS_ANSWER))
@@ -446,25 +394,11 @@ def conversational_rag_of_the_tutorial(config: Config) -> None:
     """LangChain 0.2 tutorial: conversational RAG with a history-aware retriever."""
     chains, combine = classic("chains"), classic("chains.combine_documents")
     llm = model(DECOMPOSITION, "Common ways of tree structure thought steps", WAYS_ANSWER)
-    contextualize = ChatPromptTemplate.from_messages(
-        [
-            ("system", "Reformulate the question so that it stands alone. Do not answer it."),
-            MessagesPlaceholder("chat_history"),
-            ("human", "{input}"),
-        ]
-    )
-    retriever = chains.create_history_aware_retriever(
-        llm, store(*BLOG).as_retriever(search_kwargs={"k": 2}), contextualize
-    )
-    qa_prompt = ChatPromptTemplate.from_messages(
-        [
-            ("system", "Answer with the context.\n\n{context}"),
-            MessagesPlaceholder("chat_history"),
-            ("human", "{input}"),
-        ]
-    )
+    alone = after_history("Reformulate the question so that it stands alone. Do not answer it.")
+    aware = chains.create_history_aware_retriever(llm, retriever(*BLOG, k=2), alone)
+    qa_prompt = after_history("Answer with the context.\n\n{context}")
     rag_chain = chains.create_retrieval_chain(
-        retriever, combine.create_stuff_documents_chain(llm, qa_prompt)
+        aware, combine.create_stuff_documents_chain(llm, qa_prompt)
     )
     chat_history: list[Any] = []
     first = rag_chain.invoke({"input": WHAT, "chat_history": chat_history}, config)
@@ -472,19 +406,8 @@ def conversational_rag_of_the_tutorial(config: Config) -> None:
     rag_chain.invoke({"input": WAYS, "chat_history": chat_history}, config)
 
 
-@turn(
-    "What do agents use tools for?",
-    (TOOLS, PLANNING),
-    "To get information that is missing from their weights.",
-    needs=V1,
-)
+@turn("What do agents call tools for?", (TOOLS, MEMORY), "To get what weights lack.", needs=V1)
 def agent_with_retriever_tool(config: Config, question: str, answer: str) -> None:
     """LangChain tutorial: an agent with `create_retriever_tool`."""
-    blog_search = create_retriever_tool(
-        store(*BLOG).as_retriever(search_kwargs={"k": 2}),
-        "search_blog_post",
-        "Search and return excerpts of the post on agents.",
-    )
-    llm = model(call("search_blog_post", query="agent call external APIs tool use"), answer)
-    agent = create_agent(llm, [blog_search])
-    agent.invoke({"messages": [("user", question)]}, config)
+    search = call("search_blog_post", query="agent call external APIs tool use")
+    ask_agent(config, question, [search_tool("search_blog_post", *BLOG, k=2)], search, answer)

@@ -5,10 +5,8 @@ from typing import Annotated, Any, Literal
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
-from langchain_core.tools import InjectedToolCallId, create_retriever_tool, tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, create_react_agent, tools_condition
@@ -17,16 +15,23 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from .kit import V1, Config, Truth, app, turn
-from .langchain_kit import call, create_agent, documents, model, store, text_of
+from .langchain_kit import (
+    ask_agent,
+    call,
+    documents,
+    in_a_row,
+    lcel,
+    lines,
+    model,
+    retriever,
+    search_tool,
+    store,
+    text_of,
+)
+from .langgraph_rag import HOUSE, NOISE, PETS, TRASH
 
-HACKING = (
-    "Reward hacking happens when an agent exploits flaws in the reward function to get high rewards "
-    "without learning the intended task."
-)
-TYPES = (
-    "Reward hacking can be sorted into two types: environment or goal misspecification, and reward "
-    "tampering, where the agent interferes with the reward mechanism itself."
-)
+HACKING = "Reward hacking happens when an agent exploits flaws in the reward function."
+TYPES = "Reward hacking can be sorted into two types: goal misspecification, and reward tampering."
 VIDEO = "Video generation adds temporal consistency to the demands on a model of images."
 HALLUCINATION = "Hallucination is output that is fabricated and not grounded in context or facts."
 
@@ -51,9 +56,7 @@ def agentic_graph(llm: Any, retriever_tool: Any, method: str = "function_calling
         return "generate_answer" if score == "yes" else "rewrite_question"
 
     def rewrite_question(state: MessagesState) -> dict[str, Any]:
-        prompt = (
-            f"Look at the intent of this question and improve it: {text_of(state['messages'][0])}"
-        )
+        prompt = f"Look at the intent and improve this question: {text_of(state['messages'][0])}"
         return {"messages": [HumanMessage(text_of(llm.invoke([("user", prompt)])))]}
 
     def generate_answer(state: MessagesState) -> dict[str, Any]:
@@ -61,27 +64,17 @@ def agentic_graph(llm: Any, retriever_tool: Any, method: str = "function_calling
         prompt = f"Answer the question by the context.\nQuestion: {question}\nContext: {context}"
         return {"messages": [llm.invoke([{"role": "user", "content": prompt}])]}
 
-    workflow = StateGraph(MessagesState)
-    workflow.add_node(generate_query_or_respond)
-    workflow.add_node("retrieve", ToolNode([retriever_tool]))
-    workflow.add_node(rewrite_question)
-    workflow.add_node(generate_answer)
-    workflow.add_edge(START, "generate_query_or_respond")
-    workflow.add_conditional_edges(
-        "generate_query_or_respond", tools_condition, {"tools": "retrieve", END: END}
-    )
+    workflow = StateGraph(MessagesState).add_node("retrieve", ToolNode([retriever_tool]))
+    for node in (generate_query_or_respond, rewrite_question, generate_answer):
+        workflow.add_node(node)
+    first, goes_on = "generate_query_or_respond", {"tools": "retrieve", END: END}
+    workflow.add_edge(START, first).add_conditional_edges(first, tools_condition, goes_on)
     workflow.add_conditional_edges("retrieve", grade_documents)
-    workflow.add_edge("generate_answer", END)
-    workflow.add_edge("rewrite_question", "generate_query_or_respond")
-    return workflow.compile()
+    return workflow.add_edge("rewrite_question", first).compile()
 
 
 def blog_tool() -> Any:
-    return create_retriever_tool(
-        store(HACKING, TYPES, VIDEO, HALLUCINATION).as_retriever(search_kwargs={"k": 2}),
-        "retrieve_blog_posts",
-        "Search and return information about the blog's posts.",
-    )
+    return search_tool("retrieve_blog_posts", HACKING, TYPES, VIDEO, HALLUCINATION, k=2)
 
 
 ASK_TYPES = "What does the blog say about types of reward hacking?"
@@ -91,12 +84,8 @@ TWO_TYPES = "It names two: misspecification of the environment or goal, and rewa
 @turn(ASK_TYPES, (TYPES, HACKING), TWO_TYPES)
 def agentic_rag_graph(config: Config, question: str, answer: str) -> None:
     """LangGraph tutorial: agentic RAG, documents graded as relevant."""
-    llm = model(
-        call("retrieve_blog_posts", query="types of reward hacking"),
-        {"binary_score": "yes"},
-        answer,
-    )
-    graph = agentic_graph(llm, blog_tool())
+    search = call("retrieve_blog_posts", query="types of reward hacking")
+    graph = agentic_graph(model(search, {"binary_score": "yes"}, answer), blog_tool())
     for chunk in graph.stream({"messages": [{"role": "user", "content": question}]}, config):
         for update in chunk.values():
             update["messages"][-1].pretty_repr()
@@ -133,32 +122,29 @@ FERRY = "The ferry to the island leaves at ten and at four from the northern pie
 HOSTEL = "The hostel on the island has forty beds and is closed in January."
 FERRY_QUERY, FERRY_REPLY = "When does the ferry leave?", "It leaves at ten and at four."
 HOSTEL_QUERY, HOSTEL_REPLY = "How many beds has the hostel?", "The hostel has forty beds."
-TRIP = "When does the ferry leave, and how many beds has the hostel?"
-TRIP_PLAN = "The ferry leaves at ten and at four; the hostel has forty beds."
+FERRY_ASKED, HOSTEL_ASKED = (
+    Truth(FERRY_QUERY, (FERRY,), FERRY_REPLY),
+    Truth(HOSTEL_QUERY, (HOSTEL,), HOSTEL_REPLY),
+)
 
 
 def engine(text: str, reply: str) -> Any:
-    retriever = store(text).as_retriever()
-    prompt = ChatPromptTemplate.from_template("Context: {context}\nQuestion: {question}")
-    shown = {"context": retriever, "question": RunnablePassthrough()}
-    return shown | prompt | model(lambda messages: reply) | StrOutputParser()
+    shown = {"context": retriever(text), "question": RunnablePassthrough()}
+    prompt = "Context: {context}\nQuestion: {question}"
+    return shown | lcel(prompt, model(lambda messages: reply))
 
 
 @turn(
-    TRIP,
+    "When does the ferry leave, and how many beds has the hostel?",
     (FERRY, HOSTEL),
-    TRIP_PLAN,
+    "The ferry leaves at ten and at four; the hostel has forty beds.",
     also=({"contexts": (FERRY_REPLY, HOSTEL_REPLY)},),
-    optional=(
-        Truth(FERRY_QUERY, (FERRY,), FERRY_REPLY),
-        Truth(HOSTEL_QUERY, (HOSTEL,), HOSTEL_REPLY),
-    ),
+    optional=(FERRY_ASKED, HOSTEL_ASKED),
     needs=V1,
 )
 def agent_with_two_engines(config: Config, question: str, answer: str) -> Any:
     """create_agent with two tools, each a RAG chain with a prompt and a model of its own."""
-    ferries = engine(FERRY, FERRY_REPLY)
-    hostels = engine(HOSTEL, HOSTEL_REPLY)
+    ferries, hostels = engine(FERRY, FERRY_REPLY), engine(HOSTEL, HOSTEL_REPLY)
 
     @tool
     def search_ferries(query: str) -> str:
@@ -170,21 +156,9 @@ def agent_with_two_engines(config: Config, question: str, answer: str) -> Any:
         """Search the hostels."""
         return str(hostels.invoke(query))
 
-    llm = model(
-        call("search_ferries", query=FERRY_QUERY),
-        call("search_hostels", query=HOSTEL_QUERY),
-        answer,
-    )
-    asked = {"messages": [HumanMessage(question)]}
-    found = create_agent(llm, [search_ferries, search_hostels]).invoke(asked, config)
+    both = call("search_ferries", query=FERRY_QUERY), call("search_hostels", query=HOSTEL_QUERY)
+    found = ask_agent(config, question, [search_ferries, search_hostels], *both, answer)
     return text_of(found["messages"][-1])
-
-
-TRASH = "Bins are collected on Tuesdays, paper in even weeks."
-NOISE = "Quiet hours are from 22 to 7 and on Sundays all day."
-PETS = "Cats need no permission; dogs do, in writing."
-CELLAR = "Each flat has a cellar of four square metres; bicycles go to the yard."
-HOUSE = (TRASH, NOISE, PETS, CELLAR)
 
 
 class Review(TypedDict):
@@ -194,11 +168,11 @@ class Review(TypedDict):
     final: str
 
 
-def review_graph(llm: Any) -> Any:
-    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+def reviewed(config: Config, number: int, question: str, draft: str, edited: str) -> None:
+    rules, llm = retriever(*HOUSE, k=1), model(draft)
 
     def gather(state: Review) -> dict[str, Any]:
-        return {"pages": [d.page_content for d in retriever.invoke(state["customer"])]}
+        return {"pages": [d.page_content for d in rules.invoke(state["customer"])]}
 
     def compose(state: Review) -> dict[str, Any]:
         pages = "\n".join(state["pages"])
@@ -208,17 +182,16 @@ def review_graph(llm: Any) -> Any:
         decision = interrupt({"draft": state["draft"]})
         return Command(goto=END, update={"final": decision.get("edited") or state["draft"]})
 
-    graph = StateGraph(Review).add_sequence([gather, compose, approve])
-    return graph.add_edge(START, "gather").compile(checkpointer=InMemorySaver())
+    graph = in_a_row(Review, gather, compose, approve, checkpointer=InMemorySaver())
+    thread = {**config, "configurable": {"thread_id": f"t-{number}"}}
+    graph.invoke({"customer": question}, thread)
+    graph.invoke(Command(resume={"edited": edited}), thread)
 
 
 @turn("Can I use the drill on Sunday?", (NOISE,), "No, Sundays are quiet all day.")
 def draft_approved(config: Config, question: str, answer: str) -> None:
     """LangGraph: human in the loop, a draft approved by interrupt and resume."""
-    graph = review_graph(model(answer))
-    thread = {**config, "configurable": {"thread_id": "t-1"}}
-    graph.invoke({"customer": question}, thread)
-    graph.invoke(Command(resume={"edited": ""}), thread)
+    reviewed(config, 1, question, answer, "")
 
 
 @turn(
@@ -229,10 +202,7 @@ def draft_approved(config: Config, question: str, answer: str) -> None:
 )
 def draft_edited_by_a_person(config: Config, question: str, answer: str) -> None:
     """LangGraph: human in the loop, a draft edited by a person."""
-    graph = review_graph(model("No, Sundays are for rest."))
-    thread = {**config, "configurable": {"thread_id": "t-2"}}
-    graph.invoke({"customer": question}, thread)
-    graph.invoke(Command(resume={"edited": answer}), thread)
+    reviewed(config, 2, question, "No, Sundays are for rest.", answer)
 
 
 class Consent(TypedDict):
@@ -246,23 +216,21 @@ def interrupted_between_retrieval_and_generation(
     config: Config, question: str, answer: str
 ) -> None:
     """LangGraph: interrupt between retrieval and generation."""
-    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
-    llm = model(answer)
+    rules, llm = retriever(*HOUSE, k=1), model(answer)
 
     def retrieve(state: Consent) -> dict[str, Any]:
-        return {"hits": retriever.invoke(state["question"])}
+        return {"hits": rules.invoke(state["question"])}
 
     def generate(state: Consent) -> dict[str, Any]:
         if not interrupt("Shall these be used?"):
             return {"answer": "Not used."}
-        told = "\n".join(d.page_content for d in state["hits"])
-        return {"answer": text_of(llm.invoke([("system", told), ("user", state["question"])]))}
+        told = [("system", lines(state["hits"])), ("user", state["question"])]
+        return {"answer": text_of(llm.invoke(told))}
 
-    graph = StateGraph(Consent).add_sequence([retrieve, generate]).add_edge(START, "retrieve")
-    compiled = graph.compile(checkpointer=InMemorySaver())
+    graph = in_a_row(Consent, retrieve, generate, checkpointer=InMemorySaver())
     thread = {**config, "configurable": {"thread_id": "t-3"}}
-    compiled.invoke({"question": question}, thread)
-    compiled.invoke(Command(resume=True), thread)
+    graph.invoke({"question": question}, thread)
+    graph.invoke(Command(resume=True), thread)
 
 
 @app(
@@ -271,20 +239,18 @@ def interrupted_between_retrieval_and_generation(
 )
 def two_turns_of_one_thread(config: Config) -> None:
     """LangGraph: conversational RAG with a checkpointer, two turns of one thread."""
-    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
-    llm = model("With a permission in writing.", "Without any.")
+    rules, llm = retriever(*HOUSE, k=1), model("With a permission in writing.", "Without any.")
 
     def chatbot(state: MessagesState) -> dict[str, Any]:
         asked = " ".join(text_of(m) for m in state["messages"] if m.type == "human")
-        told = "\n".join(d.page_content for d in retriever.invoke(asked + " dogs cats permission"))
+        told = lines(rules.invoke(asked + " dogs cats permission"))
         system = SystemMessage(f"You answer tenants.\nRules:\n{told}")
         return {"messages": [llm.invoke([system, *state["messages"]])]}
 
-    graph = StateGraph(MessagesState).add_node(chatbot).add_edge(START, "chatbot")
-    compiled = graph.compile(checkpointer=InMemorySaver())
+    graph = in_a_row(MessagesState, chatbot, checkpointer=InMemorySaver())
     thread = {**config, "configurable": {"thread_id": "tenant-4"}}
-    compiled.invoke({"messages": [("user", "May I have a dog?")]}, thread)
-    compiled.invoke({"messages": [("user", "And a cat?")]}, thread)
+    for asked in ("May I have a dog?", "And a cat?"):
+        graph.invoke({"messages": [("user", asked)]}, thread)
 
 
 class Answered(MessagesState):
@@ -295,36 +261,27 @@ class Answered(MessagesState):
 @turn("Do dogs need a lead?", (PETS,), "I am not sure, please ask the caretaker.")
 def answer_replaced_by_a_check(config: Config, question: str, answer: str) -> None:
     """LangGraph: a check of groundedness after the answer, which replaces it."""
-    retriever = store(*documents(*HOUSE)).as_retriever(search_kwargs={"k": 1})
-    llm = model("Yes, a short one.", "ungrounded")
+    rules, llm = retriever(*documents(*HOUSE), k=1), model("Yes, a short one.", "ungrounded")
 
     def rag(state: Answered) -> dict[str, Any]:
-        found = retriever.invoke(text_of(state["messages"][-1]))
-        told = "\n".join(d.page_content for d in found)
-        message = llm.invoke([SystemMessage(told), *state["messages"]])
+        found = rules.invoke(text_of(state["messages"][-1]))
+        message = llm.invoke([SystemMessage(lines(found)), *state["messages"]])
         return {"messages": [message], "context": found}
 
     def check(state: Answered) -> dict[str, Any]:
         draft = state["messages"][-1]
-        told = "\n".join(d.page_content for d in state["context"])
-        if text_of(llm.invoke(f"Grounded?\n{told}\n{text_of(draft)}")) == "grounded":
+        asked = f"Grounded?\n{lines(state['context'])}\n{text_of(draft)}"
+        if text_of(llm.invoke(asked)) == "grounded":
             return {}
-        sorry = AIMessage(answer, id=draft.id)
-        return {"messages": [sorry]}
+        return {"messages": [AIMessage(answer, id=draft.id)]}
 
-    graph = StateGraph(Answered).add_sequence([rag, check]).add_edge(START, "rag").compile()
-    graph.invoke({"messages": [HumanMessage(question)]}, config)
+    in_a_row(Answered, rag, check).invoke({"messages": [HumanMessage(question)]}, config)
 
 
 VISA = "Citizens of the EU need no visa for stays of up to 90 days."
 BAGGAGE = "One bag of 23 kg is free; a bicycle costs 60 euros and must be booked two days ahead."
 MEALS = "Vegan meals are ordered up to 24 hours before departure."
 REFUND = "Refunds of cancelled flights are paid within seven days to the card that was charged."
-
-
-def guide(*texts: str, name: str = "search_guide") -> Any:
-    retriever = store(*texts).as_retriever(search_kwargs={"k": 1})
-    return create_retriever_tool(retriever, name, "Search the travel guide.")
 
 
 def handoff(agent: str) -> Any:
@@ -342,21 +299,20 @@ def handoff(agent: str) -> Any:
     return transfer
 
 
-BIKE = "I'd like to take my bicycle along. What does it cost?"
-
-
-@turn(BIKE, (BAGGAGE,), "60 euros, and please book it two days ahead.")
+@turn(
+    "I'd like to take my bicycle along. What does it cost?",
+    (BAGGAGE,),
+    "60 euros, and please book it two days ahead.",
+)
 def handoff_to_a_specialist(config: Config, question: str, answer: str) -> None:
     """LangGraph multi-agent: handoff from a front desk to a specialist (swarm)."""
     desk_llm = model(call("transfer_to_baggage"))
     baggage_llm = model(call("search_guide", query="bicycle costs"), answer)
+    tools = [search_tool("search_guide", BAGGAGE, MEALS, k=1)]
     desk = create_react_agent(desk_llm, [handoff("baggage")], prompt="Front desk.", name="desk")
-    baggage = create_react_agent(baggage_llm, [guide(BAGGAGE, MEALS)], name="baggage")
-    team = StateGraph(MessagesState)
-    team.add_node("desk", desk, destinations=("baggage",))
-    team.add_node("baggage", baggage)
-    team.add_edge(START, "desk")
-    team.compile().invoke({"messages": [("user", question)]}, config)
+    team = StateGraph(MessagesState).add_node("desk", desk, destinations=("baggage",))
+    team.add_node("baggage", create_react_agent(baggage_llm, tools, name="baggage"))
+    team.add_edge(START, "desk").compile().invoke({"messages": [("user", question)]}, config)
 
 
 class Plan(BaseModel):
@@ -379,37 +335,30 @@ class PlanExecute(TypedDict):
     response: str
 
 
-LISBON = "What do I need for two months in Lisbon with a bicycle?"
+TO_CHECK = ("Check the visa rules", "Check the price of a bicycle")
+CHECKED = ("None up to 90 days.", "60 euros, booked ahead.")
 
 
 @turn(
-    LISBON,
+    "What do I need for two months in Lisbon with a bicycle?",
     (VISA, BAGGAGE),
     "No visa, and 60 euros for the bicycle.",
-    also=({"contexts": ("None up to 90 days.", "60 euros, booked ahead.")},),
-    optional=[
-        Truth("Check the visa rules", (VISA,), "None up to 90 days."),
-        Truth("Check the price of a bicycle", (BAGGAGE,), "60 euros, booked ahead."),
-    ],
+    also=({"contexts": CHECKED},),
+    optional=map(Truth, TO_CHECK, ((VISA,), (BAGGAGE,)), CHECKED),
     needs=("python>=3.11",),
 )
 async def plan_and_execute(config: Config, question: str, answer: str) -> None:
     """LangGraph: plan-and-execute with a retrieval agent as the executor."""
-    planner = model(Plan(steps=["Check the visa rules", "Check the price of a bicycle"]))
-    replanner = model(Act(steps=["Check the price of a bicycle"]), Act(response=answer))
-    executor = create_react_agent(
-        model(
-            call("search_guide", query="visa EU days"),
-            "None up to 90 days.",
-            call("search_guide", query="bicycle costs euros"),
-            "60 euros, booked ahead.",
-        ),
-        [guide(VISA, BAGGAGE, MEALS)],
-    )
+    planner = model(Plan(steps=list(TO_CHECK))).with_structured_output(Plan)
+    acts = model(Act(steps=[TO_CHECK[1]]), Act(response=answer))
+    replanner = acts.with_structured_output(Act)
+    searches = [call("search_guide", query=q) for q in ("visa EU days", "bicycle costs euros")]
+    llm = model(searches[0], CHECKED[0], searches[1], CHECKED[1])
+    tools = [search_tool("search_guide", VISA, BAGGAGE, MEALS, k=1)]
+    executor = create_react_agent(llm, tools)
 
     async def plan_step(state: PlanExecute) -> dict[str, Any]:
-        made = await planner.with_structured_output(Plan).ainvoke(f"Plan: {state['input']}")
-        return {"plan": made.steps}
+        return {"plan": (await planner.ainvoke(f"Plan: {state['input']}")).steps}
 
     async def execute_step(state: PlanExecute) -> dict[str, Any]:
         step = state["plan"][0]
@@ -417,19 +366,14 @@ async def plan_and_execute(config: Config, question: str, answer: str) -> None:
         return {"past_steps": [(step, text_of(result["messages"][-1]))]}
 
     async def replan_step(state: PlanExecute) -> dict[str, Any]:
-        prompt = (
-            f"Objective: {state['input']}\nDone so far: {state['past_steps']}\nGo on or respond."
-        )
-        act = await replanner.with_structured_output(Act).ainvoke(prompt)
+        done = f"Objective: {state['input']}\nDone so far: {state['past_steps']}"
+        act = await replanner.ainvoke(f"{done}\nGo on or respond.")
         return {"response": act.response} if act.response else {"plan": act.steps}
 
     flow = StateGraph(PlanExecute)
-    flow.add_node("planner", plan_step)
-    flow.add_node("agent", execute_step)
-    flow.add_node("replan", replan_step)
-    flow.add_edge(START, "planner")
-    flow.add_edge("planner", "agent")
-    flow.add_edge("agent", "replan")
+    for name, node in (("planner", plan_step), ("agent", execute_step), ("replan", replan_step)):
+        flow.add_node(name, node)
+    flow.add_edge(START, "planner").add_edge("planner", "agent").add_edge("agent", "replan")
     flow.add_conditional_edges("replan", lambda s: END if s.get("response") else "agent")
     async for _ in flow.compile().astream({"input": question}, config):
         pass
@@ -448,7 +392,7 @@ def query_or_respond_tools_generate(config: Config, question: str, answer: str) 
     def retrieve(query: str) -> tuple[str, list[Document]]:
         """Retrieve information related to a query."""
         docs = vector_store.similarity_search(query, k=1)
-        return "\n\n".join(f"Source: {d.metadata}\nContent: {d.page_content}" for d in docs), docs
+        return f"Source: {docs[0].metadata}\nContent: {docs[0].page_content}", docs
 
     llm = model(call("retrieve", query="refunds paid"), answer)
 
@@ -465,15 +409,10 @@ def query_or_respond_tools_generate(config: Config, question: str, answer: str) 
     def needs_tools(state: Cart) -> str:
         return "tools" if state["messages"][-1].tool_calls else END
 
-    graph = StateGraph(Cart)
-    graph.add_node(query_or_respond)
-    graph.add_node("tools", ToolNode([retrieve]))
-    graph.add_node(generate)
-    graph.add_edge(START, "query_or_respond")
+    graph = StateGraph(Cart).add_node(query_or_respond).add_node(generate)
+    graph.add_node("tools", ToolNode([retrieve])).add_edge(START, "query_or_respond")
     graph.add_conditional_edges("query_or_respond", needs_tools, {END: END, "tools": "tools"})
-    graph.add_edge("tools", "generate")
-    graph.add_edge("generate", END)
-    for _ in graph.compile().stream(
-        {"messages": [{"role": "user", "content": question}]}, config, stream_mode="values"
-    ):
+    asked = {"messages": [{"role": "user", "content": question}]}
+    running = graph.add_edge("tools", "generate").compile()
+    for _ in running.stream(asked, config, stream_mode="values"):
         pass

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from .kit import Config, turn
-from .langchain_kit import lcel, model, store, text_of
+from .langchain_kit import in_a_row, joined, lcel, lines, model, retriever, text_of
 
 TRASH = "Bins are collected on Tuesdays, paper in even weeks."
 NOISE = "Quiet hours are from 22 to 7 and on Sundays all day."
@@ -46,7 +46,7 @@ class Part(TypedDict):
 def send_one_search_for_each_part(config: Config, question: str, answer: str) -> None:
     """LangGraph: map-reduce by Send, one retrieval for each part of the question."""
     llm = model({"Split": "dogs permission\nquiet hours Sundays", "Write": answer})
-    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    rules = retriever(*HOUSE, k=1)
 
     def split(state: Inquiry) -> dict[str, Any]:
         return {"parts": text_of(llm.invoke(f"Split: {state['inquiry']}")).splitlines()}
@@ -55,22 +55,15 @@ def send_one_search_for_each_part(config: Config, question: str, answer: str) ->
         return [Send("search", {"part": part}) for part in state["parts"]]
 
     def search(state: Part) -> dict[str, Any]:
-        return {"found": retriever.invoke(state["part"])}
+        return {"found": rules.invoke(state["part"])}
 
     def write(state: Inquiry) -> dict[str, Any]:
-        rules = "\n".join(f"§ {i} {d.page_content}" for i, d in enumerate(state["found"], 1))
-        return {"letter": text_of(llm.invoke(f"Write to {state['inquiry']}\n{rules}"))}
+        told = "\n".join(f"§ {i} {d.page_content}" for i, d in enumerate(state["found"], 1))
+        return {"letter": text_of(llm.invoke(f"Write to {state['inquiry']}\n{told}"))}
 
-    graph = StateGraph(Inquiry)
-    graph.add_node(split)
-    graph.add_node(search)
-    graph.add_node(write)
-    graph.add_edge(START, "split")
-    graph.add_conditional_edges("split", fan_out, ["search"])
-    graph.add_edge("search", "write")
-    graph.add_edge("write", END)
-    inquiry = question
-    graph.compile().invoke({"inquiry": inquiry}, config)
+    graph = StateGraph(Inquiry).add_node(split).add_node(search).add_node(write)
+    graph.add_edge(START, "split").add_conditional_edges("split", fan_out, ["search"])
+    graph.add_edge("search", "write").compile().invoke({"inquiry": question}, config)
 
 
 class Both(TypedDict):
@@ -79,18 +72,19 @@ class Both(TypedDict):
     reply: str
 
 
+HOLIDAYS = "Bins: in the holidays on Wednesdays."
+
+
 @turn(
     "When are the bins collected?",
-    (TRASH, "Bins: in the holidays on Wednesdays."),
+    (TRASH, HOLIDAYS),
     "On Tuesdays, in the holidays on Wednesdays.",
-    also=({"contexts": ("Bins: in the holidays on Wednesdays.", TRASH)},),
+    also=({"contexts": (HOLIDAYS, TRASH)},),
     needs=("python>=3.11",),
 )
 async def two_retriever_nodes_in_parallel(config: Config, question: str, answer: str) -> None:
     """LangGraph: two retriever nodes in parallel branches."""
-    rules = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
-    notices = store("Bins: in the holidays on Wednesdays.").as_retriever()
-    llm = model(answer)
+    rules, notices, llm = retriever(*HOUSE, k=1), retriever(HOLIDAYS), model(answer)
 
     async def house_rules(state: Both) -> dict[str, Any]:
         return {"hits": [d.page_content for d in await rules.ainvoke(state["query"])]}
@@ -103,36 +97,32 @@ async def two_retriever_nodes_in_parallel(config: Config, question: str, answer:
         message = await llm.ainvoke([SystemMessage(told), HumanMessage(state["query"])])
         return {"reply": message.content}
 
-    graph = StateGraph(Both)
+    graph, both = StateGraph(Both), ["house_rules", "notice_board"]
     for node in (house_rules, notice_board, respond):
         graph.add_node(node)
-    graph.add_edge(START, "house_rules")
-    graph.add_edge(START, "notice_board")
-    graph.add_edge(["house_rules", "notice_board"], "respond")
-    await graph.compile().ainvoke({"query": question}, config)
+    for name in both:
+        graph.add_edge(START, name)
+    await graph.add_edge(both, "respond").compile().ainvoke({"query": question}, config)
 
 
 @turn("How large is a cellar?", (CELLAR, PETS), "Four square metres.")
-def functional_api(config: Config, question: str) -> None:
+def functional_api(config: Config, question: str, answer: str) -> None:
     """LangGraph functional API: tasks and an entrypoint."""
-    retriever = store(*HOUSE).as_retriever(search_kwargs={"k": 2})
-    llm = model("Four square metres.")
+    rules, llm = retriever(*HOUSE, k=2), model(answer)
 
     @task
     def fetch(text: str) -> list[Document]:
-        return retriever.invoke(text)
+        return rules.invoke(text)
 
     @task
-    def answer(text: str, docs: list[Document]) -> str:
-        told = "\n\n".join(d.page_content for d in docs)
-        return text_of(llm.invoke(f"{told}\n\nTenant asks: {text}"))
+    def reply(text: str, docs: list[Document]) -> str:
+        return text_of(llm.invoke(f"{joined(docs)}\n\nTenant asks: {text}"))
 
     @entrypoint(checkpointer=InMemorySaver())
     def janitor(text: str) -> str:
-        return answer(text, fetch(text).result()).result()
+        return reply(text, fetch(text).result()).result()
 
-    thread = {**config, "configurable": {"thread_id": "f-1"}}
-    for _ in janitor.stream(question, thread):
+    for _ in janitor.stream(question, {**config, "configurable": {"thread_id": "f-1"}}):
         pass
 
 
@@ -145,7 +135,7 @@ class Live(TypedDict):
 @turn("Who needs a permission?", (PETS,), "Owners of dogs.", needs=("python>=3.11",))
 async def chain_inside_a_node(config: Config, question: str, answer: str) -> None:
     """LangGraph: `astream_events` over a graph whose node is an LCEL chain."""
-    kb = store(*HOUSE).as_retriever(search_kwargs={"k": 1})
+    kb = retriever(*HOUSE, k=1)
     chain = lcel("[{passages}]\n{msg}", model(answer))
 
     async def both(state: Live) -> dict[str, Any]:
@@ -180,35 +170,29 @@ class CragState(TypedDict):
 
 
 def corrective_graph(llm: Any, web: Any) -> Any:
-    retriever = store(SHORT, LONG, MATTRESS).as_retriever()
+    pages = retriever(SHORT, LONG, MATTRESS)
     grade_prompt = ChatPromptTemplate.from_messages(
         [
             ("system", "You grade the relevance of a retrieved document to a user question."),
             ("human", "Retrieved document: \n\n {document} \n\n User question: {question}"),
         ]
     )
-    retrieval_grader = grade_prompt | llm.with_structured_output(
-        GradeDocuments, method="json_schema"
-    )
-    rag_prompt = ChatPromptTemplate.from_template(
-        "Question: {question} \nContext: {context} \nAnswer:"
-    )
-    rag_chain = rag_prompt | llm | StrOutputParser()
+    as_json = llm.with_structured_output(GradeDocuments, method="json_schema")
+    retrieval_grader = grade_prompt | as_json
+    rag_chain = lcel("Question: {question} \nContext: {context} \nAnswer:", llm)
     rewrite_prompt = ChatPromptTemplate.from_messages(
         [("system", "You rewrite questions for web search."), ("human", "Initial: {question}")]
     )
     question_rewriter = rewrite_prompt | llm | StrOutputParser()
 
     def retrieve(state: CragState) -> dict[str, Any]:
-        return {"documents": retriever.invoke(state["question"]), "question": state["question"]}
+        return {"documents": pages.invoke(state["question"]), "question": state["question"]}
 
     def grade_documents(state: CragState) -> dict[str, Any]:
         filtered_docs, web_search = [], "No"
         for d in state["documents"]:
-            score = retrieval_grader.invoke(
-                {"question": state["question"], "document": d.page_content}
-            )
-            if score.binary_score == "yes":
+            shown = {"question": state["question"], "document": d.page_content}
+            if retrieval_grader.invoke(shown).binary_score == "yes":
                 filtered_docs.append(d)
             else:
                 web_search = "Yes"
@@ -219,33 +203,23 @@ def corrective_graph(llm: Any, web: Any) -> Any:
 
     def web_search(state: CragState) -> dict[str, Any]:
         results = web.invoke({"query": state["question"]})
-        joined = Document(page_content="\n".join(d["content"] for d in results))
-        return {"documents": [*state["documents"], joined]}
+        found = Document(page_content="\n".join(d["content"] for d in results))
+        return {"documents": [*state["documents"], found]}
 
     def generate(state: CragState) -> dict[str, Any]:
-        generation = rag_chain.invoke(
-            {"context": state["documents"], "question": state["question"]}
-        )
-        return {"generation": generation}
+        shown = {"context": state["documents"], "question": state["question"]}
+        return {"generation": rag_chain.invoke(shown)}
 
     def decide_to_generate(state: CragState) -> str:
         return "transform_query" if state["web_search"] == "Yes" else "generate"
 
     workflow = StateGraph(CragState)
-    for name, node in (
-        ("retrieve", retrieve),
-        ("grade_documents", grade_documents),
-        ("generate", generate),
-        ("transform_query", transform_query),
-        ("web_search_node", web_search),
-    ):
-        workflow.add_node(name, node)
-    workflow.add_edge(START, "retrieve")
-    workflow.add_edge("retrieve", "grade_documents")
+    for node in (retrieve, grade_documents, generate, transform_query):
+        workflow.add_node(node)
+    workflow.add_node("web_search_node", web_search)
+    workflow.add_edge(START, "retrieve").add_edge("retrieve", "grade_documents")
     workflow.add_conditional_edges("grade_documents", decide_to_generate)
-    workflow.add_edge("transform_query", "web_search_node")
-    workflow.add_edge("web_search_node", "generate")
-    workflow.add_edge("generate", END)
+    workflow.add_edge("transform_query", "web_search_node").add_edge("web_search_node", "generate")
     return workflow.compile()
 
 
@@ -255,17 +229,12 @@ def web_search_tool(query: str) -> list[dict[str, str]]:
     return [{"url": "https://news.example.com/agents", "content": WEB}]
 
 
-def crag_model(**generations: str) -> Any:
-    verdicts = {"mattress": "no"} if "web" in generations else {}
-
+def crag_model(answer: str, *irrelevant: str) -> Any:
     def reply(messages: list[AnyMessage]) -> Any:
         last = text_of(messages[-1])
         if last.startswith("Retrieved document"):
-            found = next((v for cue, v in verdicts.items() if cue in last), "yes")
-            return {"binary_score": found}
-        if last.startswith("Initial"):
-            return "kinds of memory in LLM agents, survey"
-        return generations.get("web") or generations["plain"]
+            return {"binary_score": "no" if any(cue in last for cue in irrelevant) else "yes"}
+        return "kinds of memory in LLM agents, survey" if last.startswith("Initial") else answer
 
     return model(reply)
 
@@ -273,7 +242,7 @@ def crag_model(**generations: str) -> Any:
 @turn(KINDS, (SHORT, LONG, MATTRESS), KINDS_ANSWER)
 def corrective_rag(config: Config, question: str, answer: str) -> None:
     """LangGraph example: corrective RAG, all documents relevant, documents passed as they are."""
-    graph = corrective_graph(crag_model(plain=answer), web_search_tool)
+    graph = corrective_graph(crag_model(answer), web_search_tool)
     for output in graph.stream({"question": question}, config):
         assert output
 
@@ -281,7 +250,7 @@ def corrective_rag(config: Config, question: str, answer: str) -> None:
 @turn(KINDS, (SHORT, LONG, WEB), "Short-term, long-term and, by a survey, episodic memory.")
 def corrective_rag_with_web_search(config: Config, question: str, answer: str) -> None:
     """LangGraph example: corrective RAG with a web search after grading."""
-    llm = crag_model(web=answer)
+    llm = crag_model(answer, "mattress")
     corrective_graph(llm, web_search_tool).invoke({"question": question}, config)
 
 
@@ -303,13 +272,12 @@ FORECAST = "Tomorrow: sunny, 24 degrees, light wind from the west."
 
 
 def adaptive_graph(llm: Any) -> Any:
-    handbook = store(LEAK, DRAIN).as_retriever(search_kwargs={"k": 1})
+    handbook = retriever(LEAK, DRAIN, k=1)
     router = llm.with_structured_output(RouteQuery)
     grader = llm.with_structured_output(GradeDocuments)
 
     async def route_question(state: AdaptiveState) -> str:
-        source = await router.ainvoke(f"ROUTE this question: {state['question']}")
-        return source.datasource
+        return (await router.ainvoke(f"ROUTE this question: {state['question']}")).datasource
 
     async def web_search(state: AdaptiveState) -> dict[str, Any]:
         return {"documents": [FORECAST]}
@@ -332,37 +300,22 @@ def adaptive_graph(llm: Any) -> Any:
         return "useful" if useful.binary_score == "yes" else "not useful"
 
     workflow = StateGraph(AdaptiveState)
-    workflow.add_node("web_search", web_search)
-    workflow.add_node("retrieve", retrieve)
-    workflow.add_node("generate", generate)
-    workflow.add_conditional_edges(
-        START, route_question, {"web_search": "web_search", "vectorstore": "retrieve"}
-    )
-    workflow.add_edge("web_search", "generate")
-    workflow.add_edge("retrieve", "generate")
-    workflow.add_conditional_edges(
-        "generate",
-        grade_generation,
-        {"not supported": "generate", "useful": END, "not useful": END},
-    )
+    for node in (web_search, retrieve, generate):
+        workflow.add_node(node)
+    sources = {"web_search": "web_search", "vectorstore": "retrieve"}
+    workflow.add_conditional_edges(START, route_question, sources)
+    workflow.add_edge("web_search", "generate").add_edge("retrieve", "generate")
+    after = {"not supported": "generate", "useful": END, "not useful": END}
+    workflow.add_conditional_edges("generate", grade_generation, after)
     return workflow.compile()
 
 
-TAP = "The tap in the kitchen drips. What now?"
-
-
-@turn(
-    TAP,
-    (LEAK,),
-    "Close the main valve and put in a new washer of size 15.",
-    needs=("python>=3.11",),
-)
+@turn("The tap drips. What now?", (LEAK,), "Close the main valve.", needs=("python>=3.11",))
 async def adaptive_rag(config: Config, question: str, answer: str) -> None:
     """LangGraph example: adaptive RAG, routed to the vector store, generation graded."""
-    llm = model(
-        {"datasource": "vectorstore"}, answer, {"binary_score": "yes"}, {"binary_score": "yes"}
-    )
-    await adaptive_graph(llm).ainvoke({"question": question}, config)
+    grades = [{"binary_score": "yes"}] * 2
+    graph = adaptive_graph(model({"datasource": "vectorstore"}, answer, *grades))
+    await graph.ainvoke({"question": question}, config)
 
 
 FASTING = "Do not eat for six hours before the blood is drawn; water is allowed, coffee is not."
@@ -379,7 +332,7 @@ class SelfState(TypedDict):
 
 
 def self_graph(llm: Any) -> Any:
-    leaflet = store(FASTING, RESULT, INSURED).as_retriever(search_kwargs={"k": 2})
+    leaflet = retriever(FASTING, RESULT, INSURED, k=2)
 
     def look_up(state: SelfState) -> dict[str, Any]:
         hits = [d.page_content for d in leaflet.invoke(state["question"])]
@@ -402,9 +355,7 @@ def self_graph(llm: Any) -> Any:
     def rephrase(state: SelfState) -> dict[str, Any]:
         return {"question": llm.invoke(f"Rephrase: {state['question']}").content}
 
-    flow = StateGraph(SelfState)
-    flow.add_sequence([look_up, sift, write])
-    flow.add_node(rephrase)
+    flow = StateGraph(SelfState).add_sequence([look_up, sift, write]).add_node(rephrase)
     flow.add_edge(START, "look_up")
     flow.add_conditional_edges("sift", lambda s: "write" if s["kept"] else "rephrase")
     flow.add_conditional_edges("write", critique, [END, "rephrase"])
@@ -415,16 +366,14 @@ def self_graph(llm: Any) -> Any:
 @turn("When will I know?", (RESULT,), "After two working days, in the portal.")
 def self_rag_rephrased(config: Config, question: str, answer: str) -> None:
     """LangGraph example: self-RAG, nothing relevant found at first, question rephrased."""
-    llm = model(
-        {
-            "Rephrase:": "After how many working days are results in the portal?",
-            "portal?'? Results": "relevant, it says how long",
-            "relevant to": "off the point",
-            "Does this draft": "it does",
-            "Patient:": answer,
-        }
-    )
-    self_graph(llm).invoke({"question": question}, config)
+    replies = {
+        "Rephrase:": "After how many working days are results in the portal?",
+        "portal?'? Results": "relevant, it says how long",
+        "relevant to": "off the point",
+        "Does this draft": "it does",
+        "Patient:": answer,
+    }
+    self_graph(model(replies)).invoke({"question": question}, config)
 
 
 ASPIRIN = "Aspirin: do not take it with anticoagulants; adults take at most 3 g a day."
@@ -444,42 +393,35 @@ class Ticket:
     reply: str = ""
 
 
+SUBJECT = "Cough syrup: children"
+
+
 @turn(
     "Can my four-year-old have the syrup?",
     (SYRUP,),
     "No, not before the age of six.",
-    also=(
-        {"question": "Cough syrup: children Can my four-year-old have the syrup?"},
-        {"question": "Cough syrup: children\nCan my four-year-old have the syrup?"},
+    also=tuple(
+        {"question": f"{SUBJECT}{space}Can my four-year-old have the syrup?"} for space in " \n"
     ),
 )
 def dataclass_state(config: Config, question: str, answer: str) -> None:
     """LangGraph: a dataclass as the state, subject and body of a ticket."""
-    shelf = store(*SHELF).as_retriever(search_kwargs={"k": 1})
-    llm = model(answer)
+    shelf, llm = retriever(*SHELF, k=1), model(answer)
 
     def attach(state: Ticket) -> dict[str, Any]:
         return {"references": shelf.invoke(f"{state.subject} {state.body}")}
 
     def reply(state: Ticket) -> dict[str, Any]:
-        told = "\n\n".join(d.page_content for d in state.references)
-        message = llm.invoke([("system", f"References:\n{told}"), ("human", state.body)])
-        return {"reply": message.content}
+        shown = [("system", f"References:\n{joined(state.references)}"), ("human", state.body)]
+        return {"reply": llm.invoke(shown).content}
 
-    graph = StateGraph(Ticket).add_sequence([attach, reply]).add_edge(START, "attach").compile()
-    graph.invoke({"subject": "Cough syrup: children", "body": question}, config)
+    in_a_row(Ticket, attach, reply).invoke({"subject": SUBJECT, "body": question}, config)
 
 
-class Ask(TypedDict):
+class Everything(TypedDict):
     text: str
-
-
-class Told(TypedDict):
-    reply: str
-
-
-class Everything(Ask, Told):
     hits: list[str]
+    reply: str
 
 
 class Titled(TypedDict):
@@ -488,13 +430,11 @@ class Titled(TypedDict):
     intent: str
 
 
-@turn(
-    "Hi, is there alcohol in the syrup?", (SYRUP, CREAM), "Yes, there is.", needs=("python>=3.11",)
-)
+@turn("Is there alcohol in the syrup?", (SYRUP, CREAM), "Yes, there is.", needs=("python>=3.11",))
 async def intent_answer_title(config: Config, question: str, answer: str) -> None:
     """LangGraph: intent first, then the answer, then a title for the conversation."""
     llm = model("product_question", answer, "Alcohol in cough syrup")
-    shelf = store(SYRUP, CREAM).as_retriever()
+    shelf = retriever(SYRUP, CREAM)
 
     async def classify(state: Titled) -> dict[str, Any]:
         said = await llm.ainvoke([SystemMessage("Name the intent."), *state["messages"]])
@@ -502,41 +442,32 @@ async def intent_answer_title(config: Config, question: str, answer: str) -> Non
 
     async def respond(state: Titled) -> dict[str, Any]:
         found = await shelf.ainvoke(text_of(state["messages"][-1]))
-        told = SystemMessage("Products:\n" + "\n".join(d.page_content for d in found))
+        told = SystemMessage(f"Products:\n{lines(found)}")
         return {"messages": [await llm.ainvoke([told, *state["messages"]])]}
 
     async def entitle(state: Titled) -> dict[str, Any]:
         talk = "\n".join(f"{m.type}: {text_of(m)}" for m in state["messages"])
         return {"title": text_of(await llm.ainvoke(f"A title of five words for:\n{talk}"))}
 
-    graph = StateGraph(Titled)
-    graph.add_sequence([classify, respond, entitle]).add_edge(START, "classify")
-    async for _ in graph.compile().astream(
-        {"messages": [HumanMessage(question)]}, config, stream_mode="messages"
-    ):
+    graph, asked = in_a_row(Titled, classify, respond, entitle), HumanMessage(question)
+    async for _ in graph.astream({"messages": [asked]}, config, stream_mode="messages"):
         pass
 
 
-@turn(
-    "Do you sell zinc cream?", (CREAM,), "Yes, for external use.", not_on_spans=("openinference",)
-)
+@turn("Do you sell zinc cream?", (CREAM,), "Yes, to rub in.", not_on_spans=("openinference",))
 def own_search_recorded_by_hand(config: Config, question: str, answer: str) -> None:
     """Retrieval by the application's own function, told by `record_retrieval()`."""
     from rag_eval_otel import record_retrieval
 
     llm = model(answer)
 
-    def search(text: str) -> list[str]:
-        found = [page for page in SHELF if any(w in page.lower() for w in ("zinc", "cream"))]
-        record_retrieval(text, found)
-        return found
-
     def look(state: Everything) -> dict[str, Any]:
-        return {"hits": search(state["text"])}
+        found = [page for page in SHELF if any(w in page.lower() for w in ("zinc", "cream"))]
+        record_retrieval(state["text"], found)
+        return {"hits": found}
 
     def tell(state: Everything) -> dict[str, Any]:
         told = "\n".join(state["hits"])
         return {"reply": text_of(llm.invoke(f"{told}\n\n{state['text']}"))}
 
-    graph = StateGraph(Everything).add_sequence([look, tell]).add_edge(START, "look")
-    graph.compile().invoke({"text": question}, config)
+    in_a_row(Everything, look, tell).invoke({"text": question}, config)

@@ -25,10 +25,16 @@ REPORT = (
 REVENUE = "Revenue in 2023 was 212 million crowns."
 
 
+MORE = (
+    "Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in"
+    " the year before."
+)
+
+
 @turn(
     "What was the revenue of Halden Paper in 2023?",
     (REPORT[0], REPORT[1]),
-    "Halden Paper had a revenue of 212 million crowns in 2023, which is 25 million more than in the year before.",
+    MORE,
     also=({"contexts": (REVENUE,)},),
     optional=(Truth("revenue of Halden Paper 2023", (REPORT[0], REPORT[1]), REVENUE),),
     not_on_spans=NATIVE,
@@ -40,10 +46,9 @@ async def query_engine_as_tool(config: Config, question: str, answer: str) -> st
         (REVENUE, answer),
         ("", Call("halden", {"input": "revenue of Halden Paper 2023"})),
     )
-    tool = QueryEngineTool(
-        query_engine=index(*REPORT).as_query_engine(llm=llm, similarity_top_k=2),
-        metadata=ToolMetadata(name="halden", description="The report of Halden Paper"),
-    )
+    engine = index(*REPORT).as_query_engine(llm=llm, similarity_top_k=2)
+    about = ToolMetadata(name="halden", description="The report of Halden Paper")
+    tool = QueryEngineTool(query_engine=engine, metadata=about)
     agent = FunctionAgent(tools=[tool], llm=llm, system_prompt="You are an analyst.")
     return str(await agent.run(question))
 
@@ -66,41 +71,36 @@ def lookup_faq(topics: list[str]) -> list[str]:
 )
 async def plain_function_tool(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, agents: a plain Python function as a tool, without any retriever."""
-    llm = ChatModel(
-        ("3 francs", answer), ("", Call("lookup_faq", {"topics": ["opening", "towels"]}))
-    )
-    agent = FunctionAgent(tools=[FunctionTool.from_defaults(lookup_faq)], llm=llm, streaming=False)
-    return str(await agent.run(question))
+    look = Call("lookup_faq", {"topics": ["opening", "towels"]})
+    llm, tool = ChatModel(("3 francs", answer), ("", look)), FunctionTool.from_defaults(lookup_faq)
+    return str(await FunctionAgent(tools=[tool], llm=llm, streaming=False).run(question))
+
+
+MOSS, WHEN_MOSS = "Yes, the mill in Moss, in 2021.", "When did Halden Paper close a mill?"
+CLOSED_MOSS = (
+    "Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the"
+    " period of the report."
+)
 
 
 @turn(
     "Did Halden Paper close a mill?",
     (REPORT[2], REPORT[1]),
-    "Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report.",
-    also=({"contexts": ("Yes, the mill in Moss, in 2021.",)},),
-    optional=(
-        Truth(
-            "When did Halden Paper close a mill?",
-            (REPORT[2], REPORT[1]),
-            "Yes, the mill in Moss, in 2021.",
-        ),
-    ),
+    CLOSED_MOSS,
+    also=({"contexts": (MOSS,)},),
+    optional=(Truth(WHEN_MOSS, (REPORT[2], REPORT[1]), MOSS),),
     not_on_spans=NATIVE,
 )
-async def react_agent(config: Config, question: str) -> str:
+async def react_agent(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, agents: ReActAgent over query engine tools."""
     action = (
         "Thought: The current language of the user is: English. I need to use a tool.\n"
-        "Action: halden_report\n"
-        'Action Input: {"input": "When did Halden Paper close a mill?"}\n'
+        f"Action: halden_report\nAction Input: {json.dumps({'input': WHEN_MOSS})}\n"
     )
-    answer = (
-        "Thought: I can answer without using any more tools. I'll use the user's language.\n"
-        "Answer: Yes, Halden Paper closed one of its mills: the one in Moss, in 2021, two years before the period of the report."
-    )
+    done = "Thought: I can answer without using any more tools. I'll use the user's language.\n"
     llm = CompletionModel(
-        ("Context information is below", "Yes, the mill in Moss, in 2021."),
-        ("Observation: Yes, the mill", answer),
+        ("Context information is below", MOSS),
+        ("Observation: Yes, the mill", f"{done}Answer: {answer}"),
         ("", action),
     )
     tool = QueryEngineTool.from_defaults(
@@ -108,17 +108,22 @@ async def react_agent(config: Config, question: str) -> str:
         name="halden_report",
         description="Information about Halden Paper. Ask in plain words.",
     )
-    agent = ReActAgent(tools=[tool], llm=llm)
-    handler = agent.run(question)
+    handler = ReActAgent(tools=[tool], llm=llm).run(question)
     async for event in handler.stream_events():
         assert not isinstance(event, AgentStream) or event.response is not None
     return str(await handler)
 
 
+STAFF = (
+    "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in"
+    " Moss was closed in 2021."
+)
+
+
 @turn(
     "Tell me about the staff of Halden Paper and its mills.",
     (REPORT[1], REPORT[2]),
-    "Halden Paper employs 640 people (end of 2023). As for its mills, I only know that the one in Moss was closed in 2021.",
+    STAFF,
     not_on_spans=NATIVE,
 )
 async def retriever_tools(config: Config, question: str, answer: str) -> str:
@@ -128,20 +133,20 @@ async def retriever_tools(config: Config, question: str, answer: str) -> str:
         ("640 people", Call("notes", {"input": "Halden Paper closed mill Moss 2021"})),
         ("", Call("notes", {"input": "people that Halden Paper employed end of 2023"})),
     )
-    tool = RetrieverTool.from_defaults(
-        retriever=index(*REPORT).as_retriever(similarity_top_k=1),
-        name="notes",
-        description="Retrieves notes about Halden Paper.",
-    )
-    agent = FunctionAgent(tools=[tool], llm=llm)
-    return str(await agent.run(question))
+    retriever = index(*REPORT).as_retriever(similarity_top_k=1)
+    make, about = RetrieverTool.from_defaults, "Retrieves notes about Halden Paper."
+    tool = make(retriever=retriever, name="notes", description=about)
+    return str(await FunctionAgent(tools=[tool], llm=llm).run(question))
 
 
 NEWS = (
     "The old harbour crane of Świnoujście has been a listed monument since 1997.",
     "A storm bent the crane's jib in January 2024; the city wants to straighten it by autumn.",
 )
-SUMMARY = "Świnoujście's harbour crane, listed since 1997, had its jib bent by the storm of January 2024 and is to be straight again by autumn."
+SUMMARY = (
+    "Świnoujście's harbour crane, listed since 1997, had its jib bent by the storm of January 2024"
+    " and is to be straight again by autumn."
+)
 
 
 def search_news(query: str) -> str:
@@ -164,22 +169,19 @@ async def research_and_write(config: Config, question: str, answer: str) -> str:
         ("January 2024", Call("handoff", {"to_agent": "Writer", "reason": "notes are ready"})),
         ("", Call("search_news", {"query": "harbour crane Świnoujście"})),
     )
-    researcher = FunctionAgent(
-        name="Researcher",
-        description="Searches the archive.",
-        system_prompt="You are the researcher.",
-        tools=[search_news],
-        llm=llm,
-        can_handoff_to=["Writer"],
-    )
-    writer = FunctionAgent(
-        name="Writer",
-        description="Writes from notes.",
-        system_prompt="You are the writer.",
-        llm=llm,
-        can_handoff_to=["Researcher"],
-    )
-    workflow = AgentWorkflow(agents=[researcher, writer], root_agent="Researcher")
+    roles = (("Researcher", [search_news], "Writer"), ("Writer", [], "Researcher"))
+    agents = [
+        FunctionAgent(
+            name=name,
+            description=f"Does the work of a {name.lower()}.",
+            system_prompt=f"You are the {name.lower()}.",
+            tools=tools,
+            llm=llm,
+            can_handoff_to=[other],
+        )
+        for name, tools, other in roles
+    ]
+    workflow = AgentWorkflow(agents=agents, root_agent="Researcher")
     return str(await workflow.run(user_msg=question))
 
 
@@ -193,14 +195,14 @@ class Answer(BaseModel):
 CLOSED = {"text": "The mill in Moss was closed.", "year": 2021}
 
 
+MILL = "The mill in Moss was closed in 2021."
+
+
 @turn(
     "Which mill was closed, and when?",
     (REPORT[2],),
     json.dumps(CLOSED),
-    also=(
-        {"answer": "The mill in Moss was closed in 2021."},
-        {"answer": json.dumps(CLOSED, separators=(",", ":"))},
-    ),
+    also=({"answer": MILL}, {"answer": json.dumps(CLOSED, separators=(",", ":"))}),
 )
 async def structured_agent(config: Config, question: str) -> Any:
     """LlamaIndex, agents with structured output: output_cls."""
@@ -212,20 +214,20 @@ async def structured_agent(config: Config, question: str) -> Any:
 
     llm = ChatModel(
         ("according to the provided schema", Call("Answer", CLOSED)),
-        ("closed its mill", "The mill in Moss was closed in 2021."),
+        ("closed its mill", MILL),
         ("", Call("search", {"query": "closed mill"})),
     )
-    agent = FunctionAgent(tools=[search], llm=llm, output_cls=Answer)
-    response = await agent.run(question)
+    response = await FunctionAgent(tools=[search], llm=llm, output_cls=Answer).run(question)
     return json.dumps(response.structured_response)
 
 
-@turn(
-    "When is the pool open on Sundays?",
-    (FAQ["opening"],),
-    "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on other days.",
-    not_on_spans=NATIVE,
+SUNDAY = (
+    "On Sundays the pool is open from 9 to 18, which is two hours later in the morning than on"
+    " other days."
 )
+
+
+@turn("When is the pool open on Sundays?", (FAQ["opening"],), SUNDAY, not_on_spans=NATIVE)
 async def agent_with_memory(config: Config, question: str, answer: str) -> list[str]:
     """LlamaIndex, agents: maintaining state, a Context over several runs."""
 
@@ -233,14 +235,11 @@ async def agent_with_memory(config: Config, question: str, answer: str) -> list[
         """Search the pool's FAQ for a word."""
         return FAQ["opening"] if word == "open" else ""
 
-    llm = ChatModel(
-        ("Thank you", "You are welcome!"),
-        ("on Sundays from 9 to 18", answer),
-        ("", Call("search_faq", {"word": "open"})),
-    )
+    look = Call("search_faq", {"word": "open"})
+    thanked = ("Thank you", "You are welcome!")
+    llm = ChatModel(thanked, ("on Sundays from 9 to 18", answer), ("", look))
     agent = FunctionAgent(tools=[search_faq], llm=llm)
-    context = Context(agent)
-    asked = (question, "Thank you!")
+    context, asked = Context(agent), (question, "Thank you!")
     return [str(await agent.run(message, ctx=context)) for message in asked]
 
 
@@ -252,10 +251,8 @@ def multiply(a: float, b: float) -> float:
 @app()
 async def calculator_agent(config: Config) -> str:
     """LlamaIndex, starter tutorial: a FunctionAgent with a calculator tool."""
-    llm = ChatModel(
-        ("5635678", "The product of 1234 and 4567 is 5,635,678."),
-        ("", Call("multiply", {"a": 1234, "b": 4567})),
-    )
+    product = Call("multiply", {"a": 1234, "b": 4567})
+    llm = ChatModel(("5635678", "The product of 1234 and 4567 is 5,635,678."), ("", product))
     agent = FunctionAgent(tools=[multiply], llm=llm, system_prompt="You can multiply numbers.")
     return str(await agent.run("What is 1234 * 4567?"))
 
@@ -267,24 +264,20 @@ TRAILS = (
 )
 
 
-@app(
-    Truth(
-        "How long is the Raven trail?",
-        (TRAILS[1], TRAILS[2]),
-        "The Raven trail is 14 km long, and steep.",
-    ),
-    Truth(
-        "Is there anything to eat on it?",
-        (TRAILS[2], TRAILS[1]),
-        "Yes, the hut serves soup from May to October.",
-    ),
+OF_RAVEN = (
+    Truth("How long is the Raven trail?", (TRAILS[1], TRAILS[2]), "It is 14 km long, and steep."),
+    Truth("Is there anything to eat on it?", (TRAILS[2], TRAILS[1]), "Yes, the hut serves soup."),
 )
+
+
+@app(*OF_RAVEN)
 def condense_plus_context(config: Config) -> list[str]:
     """LlamaIndex, chat engine: condense plus context mode."""
+    length, food = OF_RAVEN
     llm = ChatModel(
         ("Standalone question", "Does the hut on the Raven trail serve food like soup?"),
-        ("anything to eat", "Yes, the hut serves soup from May to October."),
-        ("", "The Raven trail is 14 km long, and steep."),
+        ("anything to eat", food.answer),
+        ("", length.answer),
     )
     chat_engine = index(*TRAILS).as_chat_engine(
         chat_mode="condense_plus_context",
@@ -297,61 +290,48 @@ def condense_plus_context(config: Config) -> list[str]:
         ),
         similarity_top_k=2,
     )
-    asked = ("How long is the Raven trail?", "Is there anything to eat on it?")
-    return [str(chat_engine.chat(message)) for message in asked]
+    return [str(chat_engine.chat(one.question)) for one in OF_RAVEN]
 
 
-@app(
+ALONE = "How long is the Juniper trail?"
+OF_JUNIPER = (
     Truth("Where does the Juniper trail start?", (TRAILS[0],), "At the old sawmill."),
-    Truth(
-        "And how long is it?",
-        (TRAILS[0],),
-        "It is 8 km long.",
-        also=({"question": "How long is the Juniper trail?"},),
-    ),
+    Truth("And how long is it?", (TRAILS[0],), "It is 8 km long.", also=({"question": ALONE},)),
 )
+
+
+@app(*OF_JUNIPER)
 def condense_question(config: Config) -> list[str]:
     """LlamaIndex, chat engine: condense question mode."""
+    start, length = OF_JUNIPER
     llm = ChatModel(
-        ("<Standalone question> & And how long", "How long is the Juniper trail?"),
-        ("<Standalone question>", "Where does the Juniper trail start?"),
-        ("How long", "It is 8 km long."),
-        ("", "At the old sawmill."),
+        ("<Standalone question> & And how long", ALONE),
+        ("<Standalone question>", start.question),
+        ("How long", length.answer),
+        ("", start.answer),
     )
     query_engine = index(*TRAILS).as_query_engine(llm=llm, similarity_top_k=1)
     chat_engine = CondenseQuestionChatEngine.from_defaults(query_engine=query_engine, llm=llm)
-    return [
-        str(chat_engine.chat("Where does the Juniper trail start?")),
-        str(chat_engine.chat("And how long is it?")),
-    ]
+    return [str(chat_engine.chat(one.question)) for one in OF_JUNIPER]
 
 
-@turn(
-    "Which trail is steep, and where do ropes help?",
-    (TRAILS[1], TRAILS[2]),
-    "The Raven trail is steep; ropes help on its last kilometre.",
-)
+@turn("Which trail is steep, where do ropes help?", (TRAILS[1], TRAILS[2]), "The Raven trail is.")
 def streamed_context_chat(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, chat engine: stream_chat and response_gen, after earlier messages."""
-    llm = ChatModel(("", answer))
-    history = [
-        ChatMessage(role=MessageRole.USER, content="Hello, I want to go for a walk."),
-        ChatMessage(role=MessageRole.ASSISTANT, content="With pleasure! What do you look for?"),
-    ]
+    said = (MessageRole.USER, "Hello, I want to walk."), (MessageRole.ASSISTANT, "With pleasure!")
     chat_engine = ContextChatEngine.from_defaults(
-        retriever=index(*TRAILS).as_retriever(similarity_top_k=2), llm=llm, chat_history=history
+        retriever=index(*TRAILS).as_retriever(similarity_top_k=2),
+        llm=ChatModel(("", answer)),
+        chat_history=[ChatMessage(role=role, content=text) for role, text in said],
     )
-    streaming = chat_engine.stream_chat(question)
-    return "".join(streaming.response_gen)
+    return "".join(chat_engine.stream_chat(question).response_gen)
 
 
 @turn("What is served in the hut on the trail?", (TRAILS[2],), "Soup, from May to October.")
 async def streamed_and_awaited_chat(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, chat engine: astream_chat with async_response_gen."""
-    llm = ChatModel(("", answer))
-    chat_engine = index(*TRAILS).as_chat_engine(
-        chat_mode="condense_plus_context", llm=llm, similarity_top_k=1
-    )
+    options = {"llm": ChatModel(("", answer)), "similarity_top_k": 1}
+    chat_engine = index(*TRAILS).as_chat_engine(chat_mode="condense_plus_context", **options)
     streaming = await chat_engine.astream_chat(question)
     return "".join([token async for token in streaming.async_response_gen()])
 
@@ -377,26 +357,15 @@ def _llm(url: str) -> Any:
     )
 
 
-@turn(
-    "When does line 1 sail from Harstad to Bergen?",
-    (FERRIES[0], FERRIES[1]),
-    "Line 1 sails every second day at eight in the morning.",
-    needs=OPENAI_LIKE,
-)
+@turn("When does line 1 sail?", (FERRIES[0], FERRIES[1]), "Every second day.", needs=OPENAI_LIKE)
 def query_over_http(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, OpenAI-compatible models: OpenAILike in a query engine."""
-    said = answer
-    with openai_server(("", said)) as server:
+    with openai_server(("", answer)) as server:
         engine = index(*FERRIES).as_query_engine(llm=_llm(server.base_url), similarity_top_k=2)
         return str(engine.query(question))
 
 
-@turn(
-    "When do bookings of cars close?",
-    (FERRIES[1],),
-    "One hour before the ship sails.",
-    needs=OPENAI_LIKE,
-)
+@turn("When do bookings of cars close?", (FERRIES[1],), "One hour before.", needs=OPENAI_LIKE)
 def chat_stream_over_http(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, streaming with OpenAILike: a chat engine, its tokens read one by one."""
     with openai_server(("", answer)) as server:
@@ -411,7 +380,7 @@ def chat_stream_over_http(config: Config, question: str, answer: str) -> str:
     "Reisen Hunde kostenlos, und wann fährt Linie 1?",
     (FERRIES[2], FERRIES[0]),
     "Hunde reisen an der Leine kostenlos; Linie 1 fährt jeden zweiten Tag um acht Uhr ab Harstad.",
-    not_on_spans=("llamaindex_native",),
+    not_on_spans=NATIVE,
     needs=OPENAI_LIKE,
 )
 async def agent_over_http(config: Config, question: str, answer: str) -> str:
@@ -420,13 +389,10 @@ async def agent_over_http(config: Config, question: str, answer: str) -> str:
 
     async def search_timetable(query: str) -> str:
         """Search the timetable."""
-        found = await retriever.aretrieve(query)
-        return found[0].get_content()
+        return (await retriever.aretrieve(query))[0].get_content()
 
-    calls = [
-        Call("search_timetable", {"query": "dogs travel free of charge"}),
-        Call("search_timetable", {"query": "Line 1 sails from Harstad"}),
-    ]
+    queries = ("dogs travel free of charge", "Line 1 sails from Harstad")
+    calls = [Call("search_timetable", {"query": query}) for query in queries]
     with openai_server(("on a leash", answer), ("", calls)) as server:
         tool = FunctionTool.from_defaults(async_fn=search_timetable)
         agent = FunctionAgent(tools=[tool], llm=_llm(server.base_url))

@@ -81,68 +81,62 @@ FACT = Truth("What does Ishbel find in the lighthouse?", (NOVEL[0],), "She finds
 @app(SUMMARY, FACT)
 def router(config: Config) -> list[str]:
     """LlamaIndex, router query engine: LLMSingleSelector over a summary and a vector index."""
+
+    def choice(number: int) -> str:
+        return json.dumps([{"choice": number, "reason": "It is useful for that."}])
+
     llm = ChatModel(
-        ("Using only the choices above & Summarise", _choice(1, "asks for a summary")),
-        ("Using only the choices above", _choice(2, "asks for a fact")),
+        ("Using only the choices above & Summarise", choice(1)),
+        ("Using only the choices above", choice(2)),
         ("Summarise", SUMMARY.answer),
         ("", FACT.answer),
     )
     summaries = SummaryIndex(nodes(*NOVEL)).as_query_engine(response_mode="tree_summarize", llm=llm)
     facts = index(*NOVEL).as_query_engine(similarity_top_k=1, llm=llm)
-    query_engine = RouterQueryEngine(
-        selector=LLMSingleSelector.from_defaults(llm=llm),
-        query_engine_tools=[
-            QueryEngineTool.from_defaults(summaries, description="Useful for summaries."),
-            QueryEngineTool.from_defaults(facts, description="Useful for facts."),
-        ],
-        llm=llm,
-    )
+    tools = [
+        QueryEngineTool.from_defaults(engine, description=f"Useful for {use}.")
+        for engine, use in ((summaries, "summaries"), (facts, "facts"))
+    ]
+    selector = LLMSingleSelector.from_defaults(llm=llm)
+    query_engine = RouterQueryEngine(selector=selector, query_engine_tools=tools, llm=llm)
     return [str(query_engine.query(one.question)) for one in (SUMMARY, FACT)]
 
 
-def _choice(number: int, reason: str) -> str:
-    return json.dumps([{"choice": number, "reason": reason}])
-
-
-LISBON = ("Lisbon's trams carried 19 million passengers in 2022.", "Lisbon has six tram lines.")
-PORTO = ("Porto's trams carried 1.1 million passengers in 2022.", "Porto has three tram lines.")
-COMPARED = "Lisbon's trams carried 19 million passengers, Porto's 1.1 million."
-SUB_ANSWERS = (
-    "Sub question: How many passengers did the trams of Lisbon carry?\nResponse: 19 million.",
-    "Sub question: How many passengers did the trams of Porto carry?\nResponse: 1.1 million.",
+TRAMS = {
+    city: (f"{city}'s trams carried {number} passengers in 2022.", f"{city} has tram lines.")
+    for city, number in (("Lisbon", "19 million"), ("Porto", "1.1 million"))
+}
+LISBON, PORTO = TRAMS.values()
+SUB_TRUTHS = (
+    Truth("How many passengers did the trams of Lisbon carry?", (LISBON[0],), "19 million."),
+    Truth("How many passengers did the trams of Porto carry?", (PORTO[0],), "1.1 million."),
 )
+SUB_ANSWERS = tuple(f"Sub question: {one.question}\nResponse: {one.answer}" for one in SUB_TRUTHS)
 
 
 @turn(
     "Compare the passengers of the trams of Lisbon and Porto.",
     (LISBON[0], PORTO[0]),
-    COMPARED,
+    "Lisbon's trams carried 19 million passengers, Porto's 1.1 million.",
     also=({"contexts": SUB_ANSWERS}, {"contexts": (LISBON[0], PORTO[0], *SUB_ANSWERS)}),
-    optional=(
-        Truth("How many passengers did the trams of Lisbon carry?", (LISBON[0],), "19 million."),
-        Truth("How many passengers did the trams of Porto carry?", (PORTO[0],), "1.1 million."),
-    ),
+    optional=SUB_TRUTHS,
 )
 def sub_questions(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, sub question query engine."""
-    parts = [
-        {"sub_question": "How many passengers did the trams of Lisbon carry?", "tool_name": "lx"},
-        {"sub_question": "How many passengers did the trams of Porto carry?", "tool_name": "op"},
+    asked = [
+        {"sub_question": t.question, "tool_name": c} for t, c in zip(SUB_TRUTHS, TRAMS, strict=True)
     ]
+    items = f"```json\n{json.dumps({'items': asked})}\n```"
     llm = ChatModel(
-        (
-            "output a list of relevant sub-questions",
-            f"```json\n{json.dumps({'items': parts})}\n```",
-        ),
+        ("output a list of relevant sub-questions", items),
         ("Sub question:", answer),
-        ("Lisbon's trams", "19 million."),
-        ("Porto's trams", "1.1 million."),
+        *((f"{city}'s trams", one.answer) for city, one in zip(TRAMS, SUB_TRUTHS, strict=True)),
     )
     tools = [
         QueryEngineTool.from_defaults(
             index(*texts).as_query_engine(llm=llm, similarity_top_k=1), name=name, description=name
         )
-        for name, texts in (("lx", LISBON), ("op", PORTO))
+        for name, texts in TRAMS.items()
     ]
     query_engine = SubQuestionQueryEngine.from_defaults(
         query_engine_tools=tools,
@@ -159,35 +153,27 @@ ARCHIVE = (
     "Teresa Pinho was born in Braga in 1871 and studied in Coimbra.",
     "The observatory's dome was repaired in 1954.",
 )
-BORN = "The founder of the observatory, Teresa Pinho, was born in Braga."
+FOUNDER = Truth("Who founded the observatory of Vila Verde?", (ARCHIVE[0],), "Teresa Pinho.")
+BIRTH = Truth("Where was Teresa Pinho born?", (ARCHIVE[1],), "In Braga.")
+STEPS_DONE = tuple(f"\nQuestion: {one.question}\nAnswer: {one.answer}" for one in (FOUNDER, BIRTH))
 
 
 @turn(
     "Where was the founder of the observatory born?",
     (ARCHIVE[0], ARCHIVE[1]),
-    BORN,
-    also=(
-        {
-            "contexts": (
-                "\nQuestion: Who founded the observatory of Vila Verde?\nAnswer: Teresa Pinho.",
-                "\nQuestion: Where was Teresa Pinho born?\nAnswer: In Braga.",
-            )
-        },
-    ),
-    optional=(
-        Truth("Who founded the observatory of Vila Verde?", (ARCHIVE[0],), "Teresa Pinho."),
-        Truth("Where was Teresa Pinho born?", (ARCHIVE[1],), "In Braga."),
-    ),
+    "The founder of the observatory, Teresa Pinho, was born in Braga.",
+    also=({"contexts": STEPS_DONE},),
+    optional=(FOUNDER, BIRTH),
 )
 def multi_step(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, multi-step query engine."""
     llm = ChatModel(
-        ("- Where was Teresa Pinho born?", "None"),
-        ("return a question & - Who founded", "Where was Teresa Pinho born?"),
-        ("return a question", "Who founded the observatory of Vila Verde?"),
+        (f"- {BIRTH.question}", "None"),
+        ("return a question & - Who founded", BIRTH.question),
+        ("return a question", FOUNDER.question),
         ("Question: Where was", answer),
-        ("Query: Where was Teresa Pinho", "In Braga."),
-        ("Query: Who founded", "Teresa Pinho."),
+        ("Query: Where was Teresa Pinho", BIRTH.answer),
+        ("Query: Who founded", FOUNDER.answer),
     )
     query_engine = MultiStepQueryEngine(
         query_engine=index(*ARCHIVE).as_query_engine(llm=llm, similarity_top_k=1),
@@ -208,10 +194,8 @@ VOLCANO = (
 @turn("Was zerstörte der Ausbruch am Etna 2001?", (VOLCANO[0],), "Die Station der Seilbahn.")
 def hyde(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, HyDE query transform."""
-    llm = ChatModel(
-        ("write a passage", "The eruption of Etna in 2001 destroyed roads and a cable car."),
-        ("", answer),
-    )
+    made_up = "The eruption of Etna in 2001 destroyed roads and a cable car."
+    llm = ChatModel(("write a passage", made_up), ("", answer))
     transform = HyDEQueryTransform(llm=llm, include_original=True)
     engine = index(*VOLCANO).as_query_engine(llm=llm, similarity_top_k=1)
     return str(TransformQueryEngine(engine, transform).query(question))
@@ -226,16 +210,12 @@ MANUAL = (
 
 
 @turn(
-    "How do I descale the machine?",
-    (MANUAL[0], MANUAL[1], MANUAL[3]),
-    "Fill the tank with vinegar and water, then rinse twice.",
+    "How do I descale the machine?", (MANUAL[0], MANUAL[1], MANUAL[3]), "By vinegar; rinse twice."
 )
 def fusion(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, query fusion retriever: generated queries and reciprocal rerank."""
-    llm = ChatModel(
-        ("generates multiple search queries", "red lamp blinks\nvinegar smells after rinses"),
-        ("", answer),
-    )
+    queries = "red lamp blinks\nvinegar smells after rinses"
+    llm = ChatModel(("generates multiple search queries", queries), ("", answer))
     retriever = QueryFusionRetriever(
         [index(*MANUAL).as_retriever(similarity_top_k=2)],
         llm=llm,
@@ -244,104 +224,71 @@ def fusion(config: Config, question: str, answer: str) -> str:
         mode="reciprocal_rerank",
         use_async=False,
     )
-    engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
-    return str(engine.query(question))
+    return str(RetrieverQueryEngine.from_args(retriever, llm=llm).query(question))
+
+
+ROWING = "Rowing club: novices meet on Tuesdays at the boathouse."
 
 
 def _clubs() -> VectorStoreIndex:
     about = {
-        "Rowing club: novices meet on Tuesdays at the boathouse.": ("sport", 1921),
+        ROWING: ("sport", 1921),
         "Chess club: novices meet on Mondays in the library.": ("games", 1987),
         "Bouldering club: the hall opens to novices on Tuesdays.": ("sport", 2014),
     }
-    return VectorStoreIndex(
-        [
-            TextNode(
-                text=text,
-                id_=text[:5],
-                metadata={"kind": kind, "year": year},
-                excluded_llm_metadata_keys=["kind", "year"],
-                excluded_embed_metadata_keys=["kind", "year"],
-            )
-            for text, (kind, year) in about.items()
-        ],
-        embed_model=Embedding(),
-    )
+    no_text = ["kind", "year"]
+    hidden = {f"excluded_{use}_metadata_keys": no_text for use in ("llm", "embed")}
+    clubs = [
+        TextNode(text=text, id_=text[:5], metadata={"kind": kind, "year": year}, **hidden)
+        for text, (kind, year) in about.items()
+    ]
+    return VectorStoreIndex(clubs, embed_model=Embedding())
 
 
-@turn(
-    "When do novices meet at the club?",
-    ("Rowing club: novices meet on Tuesdays at the boathouse.",),
-    "On Tuesdays.",
-)
+@turn("When do novices meet at the club?", (ROWING,), "On Tuesdays.")
 def metadata_filters(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, vector stores: metadata filters."""
-    filters = MetadataFilters(
-        filters=[
-            MetadataFilter(key="kind", value="sport"),
-            MetadataFilter(key="year", value=2000, operator="<"),
-        ],
-        condition=FilterCondition.AND,
-    )
+    old = MetadataFilter(key="year", value=2000, operator="<")
+    sport = MetadataFilter(key="kind", value="sport")
+    filters = MetadataFilters(filters=[sport, old], condition=FilterCondition.AND)
     llm = CompletionModel(("", answer))
     engine = _clubs().as_query_engine(llm=llm, filters=filters, similarity_top_k=2)
     return str(engine.query(question))
 
 
 ESSAY = (
-    (
-        "Before college the two main things I worked on, outside of school, were writing short stories"
-        " and programming an IBM 1401 in the basement of our junior high school."
-    ),
-    (
-        "In the summer of 1989 I went to Italy to study painting at the Accademia in Florence, where"
-        " students and faculty had agreed not to require each other to teach or to learn anything."
-    ),
-    (
-        "We started the company in a kitchen in Cambridge, and our first customers came to us because"
-        " they could edit their online shop in a browser."
-    ),
+    "Before college the two main things I worked on were short stories and an IBM 1401.",
+    "In the summer of 1989 I went to Italy to study painting at the Accademia in Florence.",
+    "We started the company in a kitchen in Cambridge.",
 )
+PAGES = {
+    "college": "At college the author did philosophy, and switched to AI.",
+    "growing_up": "The author grew up writing short stories and repairing radios.",
+}
 
 
 @turn(
     "What did the author do growing up?",
-    (
-        headed("college", "At college the author did philosophy, and switched to AI."),
-        headed("growing_up", "The author grew up writing short stories and repairing radios."),
-    ),
+    tuple(headed(name, text) for name, text in PAGES.items()),
     "Growing up, the author wrote short stories and repaired radios.",
-    also=(
-        {
-            "contexts": (
-                "At college the author did philosophy, and switched to AI.",
-                "The author grew up writing short stories and repairing radios.",
-            )
-        },
-    ),
+    also=({"contexts": tuple(PAGES.values())},),
 )
 def starter(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, starter tutorial: VectorStoreIndex.from_documents and as_query_engine."""
-    pages = documents(
-        growing_up="The author grew up writing short stories and repairing radios.",
-        college="At college the author did philosophy, and switched to AI.",
-        startup="The startup sold software for online shops.",
-    )
+    pages = documents(**PAGES, startup="The startup sold software for online shops.")
     story = VectorStoreIndex.from_documents(pages, embed_model=Embedding())
-    llm = ChatModel(("", answer))
-    query_engine = story.as_query_engine(llm=llm)
-    return str(query_engine.query(question))
+    return str(story.as_query_engine(llm=ChatModel(("", answer))).query(question))
 
 
-REFINED = "He wrote stories and programmed an IBM 1401; later he studied painting in Florence."
-
-
-@turn("Which things did he study or work on, and where?", (ESSAY[1], ESSAY[0]), REFINED)
+@turn(
+    "Which things did he study or work on, and where?",
+    (ESSAY[1], ESSAY[0]),
+    "He wrote stories and programmed an IBM 1401; later he studied painting in Florence.",
+)
 def refine_mode(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, response modes: refine."""
-    llm = ChatModel(
-        ("Original Answer:", answer), ("", "In the summer of 1989 he studied painting in Florence.")
-    )
+    first = "In the summer of 1989 he studied painting in Florence."
+    llm = ChatModel(("Original Answer:", answer), ("", first))
     retriever = VectorIndexRetriever(index=index(*ESSAY), similarity_top_k=2)
     synthesizer = get_response_synthesizer(llm=llm, response_mode=ResponseMode.REFINE)
     engine = RetrieverQueryEngine(retriever=retriever, response_synthesizer=synthesizer)
@@ -349,13 +296,9 @@ def refine_mode(config: Config, question: str, answer: str) -> str:
 
 
 MINUTES = (
-    "Council meeting of 4 March: the bridge over the Vrede canal is closed to lorries until its"
-    " bearings are replaced. Costs are put at 1.4 million, of which the province pays half. Two"
-    " councillors asked for a ferry in the meantime. " * 4,
-    "Council meeting of 11 March: the canal bridge needs new bearings and new railings. The"
-    " contractor offers a start in June and an end in November of the same year. " * 5,
-    "Council meeting of 18 March: residents by the canal bridge complain of lorries on the quay at"
-    " night. The council limits the quay to 20 kilometres an hour. " * 5,
+    "Council meeting of 4 March: the bridge is closed to lorries until its bearings are new. " * 9,
+    "Council meeting of 11 March: the work starts in June and ends in November. " * 10,
+    "Council meeting of 18 March: residents complain of lorries on the quay at night. " * 9,
 )
 
 
@@ -390,14 +333,9 @@ def simple_summarize_in_german(config: Config, question: str, answer: str) -> st
     template = PromptTemplate(
         "Beantworte die Frage nur mit diesen Auszügen:\n\n{context_str}\n\nFrage: {query_str}\n"
     )
-    return ask(
-        question,
-        RECIPES,
-        CompletionModel(("eine Stunde gehen", answer)),
-        response_mode="simple_summarize",
-        text_qa_template=template,
-        similarity_top_k=2,
-    )
+    llm = CompletionModel(("eine Stunde gehen", answer))
+    options = {"response_mode": "simple_summarize", "text_qa_template": template}
+    return ask(question, RECIPES, llm, similarity_top_k=2, **options)
 
 
 REVIEWS = (
@@ -409,15 +347,12 @@ REVIEWS = (
 @turn(
     "What do buyers say about the vacuum cleaner?",
     (REVIEWS[1], REVIEWS[0]),
-    "Response 1: It is loud at full power.\n---------------------\n"
-    "Response 2: It runs for 40 minutes.",
+    "Response 1: It is loud.\n---------------------\nResponse 2: It runs for 40 minutes.",
     also=({"contexts": REVIEWS},),
 )
 def accumulate_mode(config: Config, question: str) -> str:
     """LlamaIndex, response modes: accumulate."""
-    llm = ChatModel(
-        ("Noise:", "It is loud at full power."), ("Battery:", "It runs for 40 minutes.")
-    )
+    llm = ChatModel(("Noise:", "It is loud."), ("Battery:", "It runs for 40 minutes."))
     return ask(question, REVIEWS, llm, response_mode="accumulate")
 
 
@@ -442,48 +377,40 @@ def streamed_tokens(config: Config, question: str, answer: str) -> str:
     return "".join(streaming_response.response_gen)
 
 
-@app(
-    Truth(
-        "When was the lighthouse lit, and what did its lamp burn?",
-        (HARBOUR[0], HARBOUR[2]),
-        "It was lit in 1857 and burned rapeseed oil.",
-    ),
-    Truth("How many boats fit into the harbour?", (HARBOUR[1],), "Forty boats."),
+LIT = Truth(
+    "When was the lighthouse lit, and what did its lamp burn?",
+    (HARBOUR[0], HARBOUR[2]),
+    "It was lit in 1857 and burned rapeseed oil.",
 )
+BOATS = Truth("How many boats fit into the harbour?", (HARBOUR[1],), "Forty boats.")
+
+
+@app(LIT, BOATS)
 async def two_awaited_at_once(config: Config) -> list[str]:
     """LlamaIndex, async queries: several aquery calls gathered."""
-    llm = ChatModel(
-        ("How many boats", "Forty boats."), ("", "It was lit in 1857 and burned rapeseed oil.")
-    )
-    town = index(*HARBOUR)
-    lamp = town.as_query_engine(llm=llm, similarity_top_k=2)
-    boats = town.as_query_engine(llm=llm, similarity_top_k=1)
-    replies = await asyncio.gather(
-        lamp.aquery("When was the lighthouse lit, and what did its lamp burn?"),
-        boats.aquery("How many boats fit into the harbour?"),
-    )
-    return [str(reply) for reply in replies]
+    llm = ChatModel(("How many boats", BOATS.answer), ("", LIT.answer))
+    engines = [index(*HARBOUR).as_query_engine(llm=llm, similarity_top_k=k) for k in (2, 1)]
+    asked = zip(engines, (LIT, BOATS), strict=True)
+    return list(map(str, await asyncio.gather(*(one.aquery(t.question) for one, t in asked))))
 
 
 CITED = (
     "Toronto's islands can be reached by a ferry that leaves every half hour in summer.",
-    "The ferry to the islands takes bicycles, but no cars; a ticket is 9 dollars.",
+    "The ferry takes bicycles; a ticket is 9 dollars.",
 )
 
 
 @turn(
-    "What does a ticket for the ferry with a bicycle cost, and how often does it leave?",
+    "What is a ticket for the ferry with a bicycle, and how often does it leave?",
     (CITED[1], CITED[0]),
     "A ticket is 9 dollars [1]; the ferry leaves every half hour in summer [2].",
     also=({"contexts": (f"Source 1:\n{CITED[1]}\n", f"Source 2:\n{CITED[0]}\n")},),
 )
 def citations(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, CitationQueryEngine."""
-    llm = ChatModel(("", answer))
-    engine = CitationQueryEngine.from_args(
-        index(*CITED), llm=llm, similarity_top_k=2, citation_chunk_size=512
-    )
-    return str(engine.query(question))
+    options = {"similarity_top_k": 2, "citation_chunk_size": 512}
+    make = CitationQueryEngine.from_args
+    return str(make(index(*CITED), llm=ChatModel(("", answer)), **options).query(question))
 
 
 class RAGStringQueryEngine(CustomQueryEngine):
@@ -496,10 +423,8 @@ class RAGStringQueryEngine(CustomQueryEngine):
     def custom_query(self, query_str: str) -> str:
         found = self.retriever.retrieve(query_str)
         context_str = "\n\n".join(node.node.get_content() for node in found)
-        response = self.llm.complete(
-            self.qa_prompt.format(context_str=context_str, query_str=query_str)
-        )
-        return str(response)
+        prompt = self.qa_prompt.format(context_str=context_str, query_str=query_str)
+        return str(self.llm.complete(prompt))
 
 
 CHEESE = (
@@ -516,11 +441,9 @@ def custom_engine_with_a_string(config: Config, question: str, answer: str) -> s
         "Context information is below.\n---\n{context_str}\n---\nGiven the context information"
         " and not prior knowledge, answer the query.\nQuery: {query_str}\nAnswer: "
     )
-    engine = RAGStringQueryEngine(
-        retriever=index(*CHEESE).as_retriever(similarity_top_k=2),
-        llm=CompletionModel(("", answer)),
-        qa_prompt=prompt,
-    )
+    retriever = index(*CHEESE).as_retriever(similarity_top_k=2)
+    llm = CompletionModel(("", answer))
+    engine = RAGStringQueryEngine(retriever=retriever, llm=llm, qa_prompt=prompt)
     return str(engine.query(question))
 
 
@@ -552,9 +475,8 @@ MERIAN = {
 def pydantic_output(config: Config, question: str) -> str:
     """LlamaIndex, query engine with Pydantic outputs: as_query_engine(output_cls=...)."""
     llm = ChatModel(("", Call("Biography", MERIAN)))
-    return ask(
-        question, LIVES, llm, output_cls=Biography, response_mode="compact", similarity_top_k=2
-    )
+    options = {"output_cls": Biography, "response_mode": "compact", "similarity_top_k": 2}
+    return ask(question, LIVES, llm, **options)
 
 
 @app()
@@ -591,11 +513,7 @@ class WithoutWord(BaseNodePostprocessor):
         return [node for node in nodes if self.word not in node.node.get_content()]
 
 
-@turn(
-    "Is there bread or water for dogs at the bakery?",
-    (BAKERY[0], BAKERY[1]),
-    "There is bread at five and at noon.",
-)
+@turn("Is there bread or water for dogs at the bakery?", (BAKERY[0], BAKERY[1]), "Bread, at five.")
 def custom_postprocessor(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, node postprocessors: a custom postprocessor."""
     llm = CompletionModel(("Sourdough", answer))
@@ -606,10 +524,7 @@ def custom_postprocessor(config: Config, question: str, answer: str) -> str:
 CLAUSES = (
     "§ 4 Notice. The tenant gives notice in writing, three months before the end of a quarter.",
     "§ 7 Pets. Small animals are allowed. Dogs and cats need the landlord's consent in writing.",
-    (
-        "§ 9 Deposit. The deposit is three months' rent, kept in an account of its own, and is paid"
-        " back within six months of the end of the tenancy."
-    ),
+    "§ 9 Deposit. The deposit is paid back within six months of the end of the tenancy.",
     "§ 12 Keys. The tenant gets three keys and returns them in writing at the end.",
 )
 
@@ -621,27 +536,19 @@ CLAUSES = (
 )
 def llm_rerank(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, node postprocessors: LLMRerank."""
-    llm = ChatModel(
-        ("Respond with the numbers of the documents", "Doc: 1, Relevance: 9\nDoc: 3, Relevance: 4"),
-        ("", answer),
-    )
-    return ask(
-        question,
-        CLAUSES,
-        llm,
-        similarity_top_k=4,
-        node_postprocessors=[LLMRerank(llm=llm, choice_batch_size=5, top_n=2)],
-    )
+    ranks = "Doc: 1, Relevance: 9\nDoc: 3, Relevance: 4"
+    llm = ChatModel(("Respond with the numbers of the documents", ranks), ("", answer))
+    rerank = LLMRerank(llm=llm, choice_batch_size=5, top_n=2)
+    return ask(question, CLAUSES, llm, similarity_top_k=4, node_postprocessors=[rerank])
 
 
 DIARY = (
-    "We left Tromsø at dawn. The wind was light. Near Rebbenesøya two fin whales surfaced beside"
-    " the boat. One dived under the keel. We drifted for an hour. In the evening we anchored off"
-    " Karlsøya. Supper was cod."
+    "We left Tromsø at dawn. The wind was light. Two fin whales surfaced near Rebbenesøya. One"
+    " dived under the keel. We drifted for an hour. In the evening we anchored. Supper was cod."
 )
 WINDOW = (
-    "We left Tromsø at dawn.  The wind was light.  Near Rebbenesøya two fin whales surfaced beside"
-    " the boat.  One dived under the keel.  We drifted for an hour. "
+    "We left Tromsø at dawn.  The wind was light.  Two fin whales surfaced near Rebbenesøya.  One"
+    " dived under the keel.  We drifted for an hour. "
 )
 
 
@@ -660,11 +567,9 @@ def sentence_window(config: Config, question: str, answer: str) -> str:
         sentence_splitter=lambda text: re.findall(r"[^.]+\.\s*", text),
     )
     sentences = parser.get_nodes_from_documents([Document(text=DIARY)])
-    llm = ChatModel(("", answer))
+    replacing = MetadataReplacementPostProcessor(target_metadata_key="window")
     engine = VectorStoreIndex(sentences, embed_model=Embedding()).as_query_engine(
-        similarity_top_k=1,
-        llm=llm,
-        node_postprocessors=[MetadataReplacementPostProcessor(target_metadata_key="window")],
+        similarity_top_k=1, llm=ChatModel(("", answer)), node_postprocessors=[replacing]
     )
     return str(engine.query(question))
 
@@ -691,12 +596,10 @@ def _in_a_row(*texts: str) -> list[TextNode]:
 )
 def next_node(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, PrevNextNodePostprocessor."""
-    steps = _in_a_row(*STEPS)
-    docstore = SimpleDocumentStore()
+    steps, docstore = _in_a_row(*STEPS), SimpleDocumentStore()
     docstore.add_documents(steps)
-    llm = ChatModel(("", answer))
     engine = VectorStoreIndex(steps, embed_model=Embedding()).as_query_engine(
-        llm=llm,
+        llm=ChatModel(("", answer)),
         similarity_top_k=1,
         node_postprocessors=[
             PrevNextNodePostprocessor(docstore=docstore, num_nodes=1, mode="next")
@@ -717,8 +620,7 @@ MUSEUM = (
 def evaluated_afterwards(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, evaluation: FaithfulnessEvaluator.evaluate_response after a query."""
     llm = ChatModel(("Information:", "YES"), ("", answer))
-    engine = index(*MUSEUM).as_query_engine(llm=llm, similarity_top_k=2)
-    response = engine.query(question)
+    response = index(*MUSEUM).as_query_engine(llm=llm, similarity_top_k=2).query(question)
     verdict = FaithfulnessEvaluator(llm=llm).evaluate_response(response=response)
     return f"{response} ({verdict.passing})"
 
@@ -754,12 +656,9 @@ class RAGWorkflow(Workflow):
     @step
     async def retrieve(self, ctx: Context, ev: StartEvent) -> RetrieverEvent | None:
         """Entry point for RAG, triggered by a StartEvent with `query`."""
-        query = ev.get("query")
-        if not query:
-            return None
-        await ctx.store.set("query", query)
+        await ctx.store.set("query", ev.query)
         retriever = self.index.as_retriever(similarity_top_k=3)
-        return RetrieverEvent(nodes=await retriever.aretrieve(query))
+        return RetrieverEvent(nodes=await retriever.aretrieve(ev.query))
 
     @step
     async def rerank(self, ctx: Context, ev: RetrieverEvent) -> RerankEvent:
@@ -771,24 +670,16 @@ class RAGWorkflow(Workflow):
     @step
     async def synthesize(self, ctx: Context, ev: RerankEvent) -> StopEvent:
         """Return a response using reranked nodes."""
-        summarizer = CompactAndRefine(llm=self.llm, verbose=False)
-        query = await ctx.store.get("query")
-        response = await summarizer.asynthesize(query, nodes=ev.nodes)
-        return StopEvent(result=response)
+        query, summarizer = await ctx.store.get("query"), CompactAndRefine(llm=self.llm)
+        return StopEvent(result=await summarizer.asynthesize(query, nodes=ev.nodes))
 
 
-@turn(
-    "With how many annotations was the chat model trained?",
-    (PAPERS[1], PAPERS[3]),
-    "With 27,540 annotations.",
-)
+@turn("How was the chat model trained?", (PAPERS[1], PAPERS[3]), "With 27,540 annotations.")
 async def rag_workflow(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, RAG workflow with reranking."""
-    llm = ChatModel(
-        ("Respond with the numbers", "Doc: 1, Relevance: 9\nDoc: 2, Relevance: 5"), ("", answer)
-    )
-    workflow = RAGWorkflow(llm, PAPERS)
-    return str(await workflow.run(query=question))
+    ranks = "Doc: 1, Relevance: 9\nDoc: 2, Relevance: 5"
+    llm = ChatModel(("Respond with the numbers", ranks), ("", answer))
+    return str(await RAGWorkflow(llm, PAPERS).run(query=question))
 
 
 GARDEN = (
@@ -841,12 +732,6 @@ GRADE = PromptTemplate(
 REWRITE = PromptTemplate("Refine this search query for the web: {query_str}\nNew query:")
 
 
-class RetrieveEvent(Event):
-    """Retrieved nodes."""
-
-    nodes: list[NodeWithScore]
-
-
 class GradedEvent(Event):
     """Texts that were found relevant, and whether a search is needed."""
 
@@ -868,15 +753,14 @@ class CorrectiveRAG(Workflow):
         self.llm = llm
 
     @step
-    async def retrieve(self, ctx: Context, ev: StartEvent) -> RetrieveEvent:
+    async def retrieve(self, ctx: Context, ev: StartEvent) -> RetrieverEvent:
         """Retrieve the relevant nodes for the query."""
         await ctx.store.set("query_str", ev.query_str)
-        return RetrieveEvent(
-            nodes=index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(ev.query_str)
-        )
+        retriever = index(*GARDEN).as_retriever(similarity_top_k=2)
+        return RetrieverEvent(nodes=retriever.retrieve(ev.query_str))
 
     @step
-    async def grade(self, ctx: Context, ev: RetrieveEvent) -> GradedEvent:
+    async def grade(self, ctx: Context, ev: RetrieverEvent) -> GradedEvent:
         """Let the model grade each node."""
         query = await ctx.store.get("query_str")
         texts = []
@@ -909,8 +793,7 @@ async def corrective_rag(config: Config, question: str, answer: str) -> str:
         ("Refine this search query", "what kills ash trees"),
         ("", answer),
     )
-    flow = CorrectiveRAG(llm)
-    return str(await flow.run(query_str=question))
+    return str(await CorrectiveRAG(llm).run(query_str=question))
 
 
 @turn(
@@ -919,29 +802,22 @@ async def corrective_rag(config: Config, question: str, answer: str) -> str:
     "Im späten Winter, bevor die Knospen schwellen.",
     not_on_spans=("traceloop",),
 )
-def function_with_a_span(config: Config, answer: str) -> str:
+def function_with_a_span(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, instrumentation: a function with @dispatcher.span."""
+    llm = ChatModel(("Prune apple", answer))
 
     @dispatcher.span
-    def ask(question: str) -> str:
-        found = index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(question)
-        context = "\n".join(f"* {node.text}" for node in found)
-        messages = [
-            ChatMessage(role=MessageRole.SYSTEM, content=f"Antworte aus diesem Text:\n{context}"),
-            ChatMessage(role=MessageRole.USER, content=question),
-        ]
+    def asked(text: str) -> str:
+        found = index(*GARDEN).as_retriever(similarity_top_k=2).retrieve(text)
+        told = "Antworte aus diesem Text:\n" + "\n".join(f"* {node.text}" for node in found)
+        system = ChatMessage(role=MessageRole.SYSTEM, content=told)
+        messages = [system, ChatMessage(role=MessageRole.USER, content=text)]
         return str(llm.chat(messages).message.content)
 
-    llm = ChatModel(("Prune apple", answer))
-    return ask("Wann schneide ich apple trees in winter?")
+    return asked(question)
 
 
-@turn(
-    "How much water do young trees need in their first summer?",
-    (GARDEN[2],),
-    "Ten litres, once a week.",
-    not_on_spans=NOWHERE,
-)
+@turn("How much water do young trees need?", (GARDEN[2],), "Ten litres.", not_on_spans=NOWHERE)
 def plain_code(config: Config, question: str, answer: str) -> str:
     """LlamaIndex, building RAG from scratch: retriever and model in plain code."""
     found = index(*GARDEN).as_retriever(similarity_top_k=1).retrieve(question)

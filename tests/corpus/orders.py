@@ -1,10 +1,14 @@
-"""Possible orders of the recorded notes of several applications."""
+"""Possible orders of the recorded events of one or several applications."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from corpus.retold import Note, Retold
+from replay import Call
+
+Event = TypeVar("Event", Note, Call)
 
 
 @st.composite
@@ -16,14 +20,14 @@ def interleaved(draw: st.DrawFn, several: Sequence[Retold]) -> list[Note]:
 
 
 @st.composite
-def shuffled(draw: st.DrawFn, several: Sequence[Retold]) -> list[Note]:
-    """Draw any order of the notes of ``several`` in which each end follows its start."""
-    order = list(draw(st.permutations([note for one in several for note in one.notes])))
+def shuffled(draw: st.DrawFn, events: Sequence[Event]) -> list[Event]:
+    """Draw any order of ``events`` in which each end follows its start."""
+    order = list(draw(st.permutations(events)))
     places: dict[int, list[int]] = {}
-    for place, note in enumerate(order):
-        places.setdefault(note.key, []).append(place)
+    for place, event in enumerate(order):
+        places.setdefault(event.key, []).append(place)
     for own in places.values():
-        both = sorted((order[place] for place in own), key=lambda note: note.operation != "start")
-        for place, note in zip(own, both, strict=True):
-            order[place] = note
+        both = sorted((order[place] for place in own), key=lambda event: event.operation != "start")
+        for place, event in zip(own, both, strict=True):
+            order[place] = event
     return order
