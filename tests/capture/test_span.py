@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
-
 from pipeline import running
+
 from plain_views import Role, View, Word, circle, ring
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.conventions import read
