@@ -260,8 +260,8 @@ def _of_phoenix(span: Mapping[str, Any], project: str) -> dict[str, Any]:
         spanId=span["context"]["span_id"],
         parentSpanId=span.get("parent_id") or "",
         name=span["name"],
-        startTimeUnixNano=_nanoseconds(span["start_time"]),
-        endTimeUnixNano=_nanoseconds(span["end_time"]),
+        startTimeUnixNano=nanoseconds(span["start_time"]),
+        endTimeUnixNano=nanoseconds(span["end_time"]),
         events=events,
     )
 
@@ -283,5 +283,5 @@ def resource_span(
     }
 
 
-def _nanoseconds(text: str) -> int:
-    return round((moment(text) or 0.0) * 1e6) * 1000
+def nanoseconds(at: str | datetime) -> int:
+    return round((moment(at) or 0.0) * 1e6) * 1000

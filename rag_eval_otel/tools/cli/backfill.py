@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -14,16 +15,7 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.live.scorer import sampling_point
-from rag_eval_otel.tools.backfill import (
-    Progress,
-    Source,
-    StoppedError,
-    ToBackend,
-    ToFile,
-    estimated,
-    fill,
-    open_source,
-)
+from rag_eval_otel.tools.backfill import Plan, Source, StoppedError, estimated, fill, open_source
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
     Options,
@@ -39,6 +31,7 @@ from rag_eval_otel.tools.collect import Collected, CollectedTurn, Selection, col
 from rag_eval_otel.tools.dataset import Run
 from rag_eval_otel.tools.files import writing_samples
 from rag_eval_otel.tools.read import Dataset, open_dataset
+from rag_eval_otel.untrusted import visible
 
 DESCRIPTION = """\
 Scores the turns in stored traces as live evaluation does, and writes the scores back as objects of
@@ -83,60 +76,50 @@ def run(options: argparse.Namespace) -> int:
     check_period(options)
     if not 0 < options.sample_rate <= 1:
         raise ConfigError("--sample-rate must be above 0 and at most 1")
-    backend, source = open_source(options.source, options.output)
+    source = open_source(options.source, options.output, options.since, options.until)
     config = scoring_config(options)
-    measurement = measurement_for(config)
-    progress = Progress(measurement)
+    plan = Plan.of(measurement_for(config), options.sample_rate)
     try:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "turns.jsonl"
             with writing_samples(path) as write:
-                for turn in _turns(options, config, source, progress):
+                for turn in _turns(config, source, plan):
                     write(turn.to_dict())
             dataset = open_dataset(path)
             if not dataset.count:
                 return 0
-            _write_estimate(measurement, dataset)
+            _say_price(plan.measurement, dataset)
             if not (options.yes or _is_confirmed()):
                 return 2
-            target: ToBackend | ToFile = (
-                ToBackend(backend, progress.mark, measurement, options.sample_rate)
-                if backend
-                else ToFile(options.output, progress.mark)
-            )
-            scoring = Run(measurement=measurement, concurrency=config.concurrency)
-            return _fill(options, scoring, dataset, target)
+            scoring = Run(measurement=plan.measurement, concurrency=config.concurrency)
+            source.start(plan)
+            return _fill(options, scoring, dataset, source)
     except KeyboardInterrupt:
-        _say("interrupted; run the same command again to continue")
+        _say("interrupted: run the same command again to continue")
         return _INTERRUPTED
 
 
-def _turns(
-    options: argparse.Namespace, config: Config, source: Source, progress: Progress
-) -> Iterator[CollectedTurn]:
+def _turns(config: Config, source: Source, plan: Plan) -> Iterator[CollectedTurn]:
     """Yield the turns of the period and the sample that do not have their scores."""
-    since, until = options.since, options.until
-    first = since.timestamp() if since else 0.0
-    last = until.timestamp() if until and options.output else float("inf")
+    first = source.since.timestamp() if source.since else 0.0
+    last = source.until.timestamp() if source.until else math.inf
     selection = Selection(
         contexts_from_prompt=config.contexts_from_prompt, max_text_chars=config.max_text_chars
     )
-    counts, done, left = Collected(), 0, 0
+    counts, chosen, left = Collected(), 0, 0
     turns = (
         turn
-        for turn in collect(source.messages(since, until), selection, counts)
-        if first <= turn.time < last
-        and sampling_point(int(turn.trace_id, 16)) < options.sample_rate
+        for turn in collect(source.messages(), selection, counts)
+        if first <= turn.time < last and sampling_point(int(turn.trace_id, 16)) < plan.share
     )
     while batch := list(islice(turns, _ASKED)):
-        scored = progress.done(source, batch)
-        todo = [turn for turn in batch if (turn.trace_id, turn.span_id) not in scored]
-        done, left = done + len(batch) - len(todo), left + len(todo)
+        todo = source.left(batch, plan)
+        chosen, left = chosen + len(batch), left + len(todo)
         yield from todo
-    _say(f"{counts}; {done:,} turns have their scores, {left:,} are to be scored")
+    _say(f"{counts}; {chosen - left:,} turns have their scores, {left:,} are to be scored")
 
 
-def _write_estimate(measurement: Measurement, dataset: Dataset) -> None:
+def _say_price(measurement: Measurement, dataset: Dataset) -> None:
     usage, model = asyncio.run(estimated(measurement, dataset)), measurement.judge.model
     cost = measurement.prices.cost(model, usage) if usage.tokens else 0.0
     price = "price not known" if cost is None else f"{cost:.2f} {measurement.prices.currency}"
@@ -155,29 +138,27 @@ def _is_confirmed() -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _fill(
-    options: argparse.Namespace, scoring: Run, dataset: Dataset, target: ToBackend | ToFile
-) -> int:
+def _fill(options: argparse.Namespace, scoring: Run, dataset: Dataset, source: Source) -> int:
     try:
         try:
-            totals = asyncio.run(fill(scoring, dataset, target))
+            totals = asyncio.run(fill(scoring, dataset, source))
         finally:  # also after an interrupt: what is scored is written
-            target.flush()
+            source.flush()
     except StoppedError as error:
-        _say(str(error))
+        _say(f"{error}: run the same command again to continue")
         return 1
     finally:
-        target.close()
+        source.close()
     print_result(options, totals.to_dict(), repr(totals))
     remarks = [
-        *([f"stopped ({totals.stopped}): check the judge"] if totals.stopped else []),
+        *([f"stopped ({totals.stopped})"] if totals.stopped else []),
         *([f"{totals.failed} turns have errors instead of scores"] if totals.failed else []),
-        *([f"{target.lost} scores could not be written"] if target.lost else []),
+        *([f"{source.lost} scores could not be written"] if source.lost else []),
     ]
     for remark in remarks:
-        _say(f"{remark}; run the same command again to continue")
+        _say(f"{remark}: run the same command again to continue")
     return 1 if remarks else 0
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"rag-eval-otel: {text}\n")
+    sys.stderr.write(f"rag-eval-otel: {visible(text)}\n")
