@@ -19,7 +19,7 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import Measurement, definition_of
-from rag_eval_otel.export.backends.annotation import IDENTIFIER, annotations_of
+from rag_eval_otel.export.backends.annotation import IDENTIFIER, OVERALL, annotations_of
 from rag_eval_otel.export.backends.clients import LANGFUSE_KEYS
 from rag_eval_otel.export.backends.clients import Langfuse as LangfuseClient
 from rag_eval_otel.export.backends.delivery import BACKENDS, Delivery, Outcome, check_backends
@@ -52,7 +52,7 @@ Turn: TypeAlias = "tuple[str, str]"  # the ids of its trace and its span, in hex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How turns are scored. Turns whose scores have the ``mark`` or all ``versions`` are done."""
+    """How turns are scored. Those with the ``mark``, or live scores of the ``versions``, are done."""
 
     measurement: Measurement
     share: float = 1.0
@@ -88,14 +88,16 @@ class Source:
         """Return those of ``turns`` that do not have all scores."""
         self._read_scores(turns)
         stored = [(turn, self._marks.get((turn.trace_id, turn.span_id), set())) for turn in turns]
-        return [t for t, s in stored if not (plan.mark in s or plan.versions <= s)]
+        return [t for t, s in stored if not (plan.mark in s or plan.versions | {OVERALL} <= s)]
 
     def _read_scores(self, turns: Sequence[CollectedTurn]) -> None:
         """Note the scores of ``turns``, unless `messages` has read them."""
 
-    def _note(self, trace: str, span: str | None, metadata: Mapping[str, Any] | None) -> None:
+    def _note(self, turn: Turn, name: str, metadata: Mapping[str, Any] | None) -> None:
         cells = metadata or {}
-        self._marks[trace, span or ""] |= {cells.get("version"), cells.get(MARK)}
+        # Live evaluation writes the overall label last, too, and without a mark.
+        is_last = name == OVERALL and MARK not in cells
+        self._marks[turn] |= {cells.get("version"), cells.get(MARK), OVERALL if is_last else None}
 
     def start(self, plan: Plan) -> None:
         """Get ready to write scores."""
@@ -126,7 +128,7 @@ class Files(Source):
             self._output.write_bytes(whole)
         try:
             for row in map(json.loads, whole.splitlines()):
-                self._note(row["trace_id"], row["span_id"], {MARK: row.get(MARK)})
+                self._note((row["trace_id"], row["span_id"]), "", {MARK: row.get(MARK)})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             msg = f"{self._output} has no scores of stored turns, so none are added: {error!r}"
             raise ConfigError(msg) from error
@@ -209,7 +211,8 @@ class Phoenix(Backend):
             )
         for each in annotations:
             if each.get("identifier") == IDENTIFIER:
-                self._note(traces[each["span_id"]], each["span_id"], each.get("metadata"))
+                turn = (traces[each["span_id"]], each["span_id"])
+                self._note(turn, each["name"], each.get("metadata"))
 
 
 _MLFLOW: Final = "mlflow."
@@ -250,7 +253,7 @@ class MLflow(Backend):
                 info = trace.info
                 trace_id = info.trace_id.rpartition("/")[2].removeprefix("tr-")
                 for each in info.assessments or ():
-                    self._note(trace_id, each.span_id, each.metadata)
+                    self._note((trace_id, each.span_id or ""), each.name, each.metadata)
                 service = info.tags.get("service.name") or self.name
                 spans = [_of_mlflow(span, trace_id, service) for span in trace.data.spans]
                 yield {"resourceSpans": spans}
@@ -312,7 +315,8 @@ class Langfuse(Backend):
         )
         for score in scores:
             if score.subject is not None and score.subject.kind == "observation":
-                self._note(score.subject.trace_id or "", score.subject.id, score.metadata)
+                turn = (score.subject.trace_id or "", score.subject.id)
+                self._note(turn, score.name, score.metadata)
         observations = pages(
             langfuse.client.observations.get_many,
             fields="core,basic,io",
