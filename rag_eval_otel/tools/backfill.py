@@ -52,7 +52,7 @@ Turn: TypeAlias = "tuple[str, str]"  # the ids of its trace and its span, in hex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How turns are scored. Those with the ``mark``, or live scores of the ``versions``, are done."""
+    """How turns are scored; those with the ``mark``, or live scores of ``versions``, are done."""
 
     measurement: Measurement
     share: float = 1.0
