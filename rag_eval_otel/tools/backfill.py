@@ -100,16 +100,14 @@ class Source:
         self._marks[turn] |= {cells.get("version"), cells.get(MARK), OVERALL if is_last else None}
 
     def start(self, plan: Plan) -> None:
-        """Get ready to write scores."""
+        """Get ready for `write`."""
 
     def write(self, row: Row) -> None:
         """Write the scores of one turn, at the latest in `flush`."""
 
-    def flush(self) -> None:
-        """Return when all scores are written, or raise `StoppedError`."""
+    def flush(self) -> None: ...
 
-    def close(self) -> None:
-        """Stop writing."""
+    def close(self) -> None: ...
 
 
 class Files(Source):
