@@ -24,6 +24,8 @@ nox.options.sessions = [
     "gevent",
     "servers",
     "redis",
+    "worker",
+    "kafka",
     "haystack",
     "openai_agents",
     "pydantic_ai",
@@ -85,7 +87,7 @@ MANY_CASES = [  # or of texts: the same everywhere
     "tests/capture/test_recordings.py",
     "tests/export/test_attributes.py",
     "tests/test_docs.py",
-    "tests/metrics/test_golden_edges.py",
+    "tests/metrics/test_golden.py",
     "tests/test_house.py",
     "tests/reference/test_reference.py",
 ]
@@ -281,6 +283,20 @@ def servers(session: nox.Session) -> None:
 def redis(session: nox.Session) -> None:
     """Share one budget among processes in a Redis server that is killed and comes back."""
     test_beside(session)
+
+
+@nox.session
+def worker(session: nox.Session) -> None:
+    """Run the worker behind a collector, and check the folder deploy/ with Helm and schemas."""
+    session.install("--editable", ".[test,kafka]", "kubernetes-validate", "jsonschema")
+    files = existing("tests/e2e/test_worker*.py", "tests/e2e/test_deploy.py")
+    session.run("pytest", "--timeout=1500", *files, *session.posargs)  # the first may build it
+
+
+@nox.session
+def kafka(session: nox.Session) -> None:
+    """Run workers behind a broker, while brokers, workers and backend fail and come back."""
+    test_beside(session, "--editable", ".[kafka]")
 
 
 @nox.session

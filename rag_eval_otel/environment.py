@@ -43,10 +43,6 @@ def sdk_disabled() -> bool:
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def sdk_metrics_enabled() -> bool:
-    return os.environ.get("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "").strip().lower() == "true"
-
-
 def doctor_is_on() -> bool:
     return os.environ.get(DOCTOR, "").strip() not in {"", "0"}
 

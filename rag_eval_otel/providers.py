@@ -166,23 +166,23 @@ def parts_of(name: str) -> tuple[Provider, str] | None:
     provider, _, model = name.partition("/")
     if model and provider in PROVIDERS:
         return PROVIDERS[provider], model
-    is_known = any(provider in registry for registry in REGISTRIES.values())
-    return (Provider(name=provider, judge="", embedder=""), model) if model and is_known else None
+    if model and any(provider in registry for registry in REGISTRIES.values()):
+        return Provider(name=provider, judge="", embedder=""), model
+    return None
 
 
 def check_model(part: Part, value: object, *, shown: str) -> None:
     """Raise `ConfigError`, beginning with ``shown``, unless ``value`` is or names a ``part``."""
     own, langchain, kind = _FORMS[part]
-    names = REGISTRIES[part].names()
     if isinstance(value, str):
         provider, _, model = value.partition("/")
-        if value == OFFLINE[part] or (model and provider in names):
+        if value == OFFLINE[part] or (model and provider in REGISTRIES[part]):
             return
     elif not isinstance(value, type) and any(
         callable(getattr(value, method, None)) for method in (own, langchain)
     ):
         return
-    models = {each.name: each.model for each in _ALL}
+    names, models = REGISTRIES[part].names(), {each.name: each.model for each in _ALL}
     forms = [OFFLINE[part], *(f"{name}/<{models.get(name, 'model')}>" for name in names[1:])]
     close = _nearest(part, value) if isinstance(value, str) else None
     raise ConfigError(

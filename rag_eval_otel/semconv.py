@@ -147,10 +147,6 @@ FEEDBACK: Final = "feedback"
 FEEDBACK_LABEL: Final = "feedback_label"
 
 # Metrics of the OpenTelemetry SDK on itself
-SDK_QUEUE_SIZE: Final = "otel.sdk.processor.span.queue.size"
-SDK_QUEUE_CAPACITY: Final = "otel.sdk.processor.span.queue.capacity"
-OTEL_COMPONENT_TYPE: Final = "otel.component.type"
-OTEL_COMPONENT_NAME: Final = "otel.component.name"
 
 # Instruments that our collector computes from exported spans
 SPAN_SCORE: Final = "rag.evaluation.span.score"

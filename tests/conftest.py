@@ -45,7 +45,6 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_finish() -> None:
     """Prepare what is imported and collected for the run."""
     _give_threads_their_own_random()
-    gc.collect()
     gc.freeze()  # leaves ten thousand tests out of every garbage collection that follows
 
 

@@ -1,23 +1,19 @@
 """Traces of agent frameworks beside their own instrumentation, and what each truly holds.
 
-``python tests/framework_traces.py`` prints for each trace what is found in it. The traces tell the
-order in which spans left, and no times: a parent is taken to last from its first child to its last.
+The traces tell the order in which spans left, and no times: a parent is taken to last from its
+first child to its last.
 """
 
 import json
-import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rag_eval_otel.capture.sample import Outcome
 from rag_eval_otel.capture.span import Span
-from rag_eval_otel.types import Sample
-from replay import Call, Recording, Truth, replay
-from verdicts import unmatched, verdict
+from replay import Call, Recording, Truth
 
 FOLDER = Path(__file__).parents[2] / "shared" / "framework_traces"
 PATHS = sorted(FOLDER.glob("*.json"))
@@ -108,35 +104,3 @@ def _span(raw: Mapping[str, Any], times: tuple[int, int]) -> Span:
         attributes={k: v for k, v in raw["attributes"].items() if not k.startswith(ours)},
         events=[(one["name"], one.get("attributes") or {}) for one in raw["events"]],
     )
-
-
-def _found(outcome: Outcome) -> str:
-    result = outcome.result
-    if not isinstance(result, Sample):
-        return f"    {result}"
-    return f"    {result.question!r} {[p.text for p in result.contexts]} {result.answer!r}"
-
-
-def main(names: Sequence[str]) -> None:
-    """Print a verdict for each trace, and the sum of them; what was found where it is not exact."""
-    verdicts: Counter[tuple[bool, str]] = Counter()
-    for path in PATHS:
-        if names and not any(name in path.name for name in names):
-            continue
-        recording = load(path)
-        found = replay(recording.calls)
-        says = verdict(recording, found)
-        if says == "wrong":
-            samples = [one.result for one in found if isinstance(one.result, Sample)]
-            says = f"wrong {len(unmatched(recording.truths or (), samples))}"
-        on_spans = is_on_spans(path)
-        verdicts[on_spans, says.split()[0]] += 1
-        sys.stdout.write(f"{says:12} {'' if on_spans else '(not on spans) '}{path.stem}\n")
-        if says != "exact" or names:
-            sys.stdout.write("".join(f"{_found(one)}\n" for one in found))
-    for (on_spans, says), number in sorted(verdicts.items()):
-        sys.stdout.write(f"{'on the spans' if on_spans else 'not on them'}: {says} {number}\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

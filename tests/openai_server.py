@@ -65,7 +65,7 @@ class LoopbackServer(ThreadingHTTPServer):
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
 
     @property
     def url(self) -> str:
@@ -84,7 +84,8 @@ class LoopbackServer(ThreadingHTTPServer):
     def stop(self) -> None:
         self.stopping.set()
         if self._thread.ident is not None:
-            self.shutdown()
+            with suppress(OSError):  # a connection ends the wait for the next one
+                socket.create_connection(self.server_address).close()
             self._thread.join()
         self.server_close()
         with self._lock:
@@ -92,6 +93,10 @@ class LoopbackServer(ThreadingHTTPServer):
         for connection in connections:  # the thread of the connection sees its end, and closes it
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        while not self.stopping.is_set():
+            self.handle_request()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

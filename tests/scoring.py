@@ -4,13 +4,15 @@ import asyncio
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import pytest
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.tasks import Kind, Task
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Embedder, Evaluation, Sample, Score
@@ -36,6 +38,15 @@ def numbered(task: Task[Any], name: str, **reply: object) -> list[dict[str, obje
 
 def flagged(*flags: object) -> list[dict[str, object]]:
     return [{"statement": f"claim {i}", "verdict": flag} for i, flag in enumerate(flags)]
+
+
+LISTS = {"contexts", "statements", "sentences", "questions", "sub_questions"}
+
+
+def task_of(kind: Kind[Any]) -> Task[Any]:
+    """Return a task of ``kind`` about short texts."""
+    texts = {name: ["One.", "Two."] if name in LISTS else "One." for name in kind.inputs}
+    return kind.task({**texts, "rubric": "0: No.\n1: Yes."})
 
 
 GOOD: Mapping[str, Answer] = {
@@ -118,6 +129,60 @@ def score_of(metric: Metric, judge: FakeJudge | None = None, **options: Any) -> 
     return evaluated(metric, judge, **options).scores[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A metric, and the value and further facts of its score; see `case`."""
+
+    metric: Metric
+    value: float | None
+    replies: Mapping[str, object]
+    texts: Mapping[str, Any]
+    facts: Mapping[str, object]
+
+
+def case(
+    metric: Metric,
+    value: float | None,
+    replies: Mapping[str, object] | None = None,
+    *,
+    texts: Mapping[str, Any] | None = None,
+    **facts: object,
+) -> Case:
+    """Return what `assert_case` checks: with ``replies`` by prompt, ``metric`` gives ``value``.
+
+    The facts are fields of the score, ``requests``, or detail; ``texts`` are of the sample.
+    """
+    return Case(metric, value, replies or {}, texts or {}, facts)
+
+
+def assert_case(one: Case) -> None:
+    value, facts = one.value, one.facts
+    judge = FakeJudge(script(**one.replies))
+    score = score_of(one.metric, judge, **one.texts)
+    assert score.value == (None if value is None else pytest.approx(value, abs=1e-15)), score
+    stated = {
+        **{name: getattr(score, name) for name in ("reason", "explanation", "label", "normalized")},
+        "requests": len(judge.requests),
+        **score.detail,
+    }
+    assert {name: stated[name] for name in facts} == facts, stated
+
+
+def shown(judge: FakeJudge) -> list[dict[str, object]]:
+    return [dict(task.inputs) for request in judge.requests for task in request]
+
+
+def verdicts(*flags: object) -> dict[str, object]:
+    return {"verdicts": indexed("verdict", *flags)}
+
+
+def indexed(key: str, *values: object, first: int = 1) -> list[dict[str, object]]:
+    return [{"index": i, key: v} for i, v in enumerate(values, start=first) if v is not None]
+
+
+BLANK = {"statement": " ", "verdict": 1}
+
+
 def told(score: Score) -> tuple[object, ...]:
     return (score.value, score.status, score.reason, score.label, score.normalized)
 
@@ -142,78 +207,32 @@ class AnyJudge(FakeJudge):
         return _said(task, dice)
 
 
+SCALES = {"correctness": (1, 5), "context_relevancy_rubric": (0, 2)}
+"""Where a number is not from 0 to 1."""
+
+
 def _said(task: Task[Any], dice: random.Random) -> object:
-    name = task.prompt
-    if name in {"verdicts", "addressed"}:
-        return {"verdicts": [{"index": i, "verdict": _flag(dice)} for i in _indexes(dice)]}
-    if name == "supported":
-        found = [{"index": i, "verdict": dice.choice([0, 1, 2])} for i in _indexes(dice)]
-        return {"verdicts": found}
-    if name == "similarities":
-        found = [{"index": i, "similarity": dice.random()} for i in _indexes(dice)]
-        return {"similarities": found}
-    if name == "rubric":
+    if task.prompt == "rubric":
         return {"rating": dice.choice(levels_shown(task))}
-    return _SAID[name](dice)
+    low, high = SCALES.get(task.prompt, (0, 1))
+    whole = task.reply.model_json_schema()
 
+    def fitting(schema: Any) -> Any:
+        schema = whole.get("$defs", {}).get(schema.get("$ref", "").rpartition("/")[2], schema)
+        if schema.get("type") == "object":
+            members = {k: v for k, v in schema["properties"].items() if "default" not in v}
+            return {name: fitting(member) for name, member in members.items()}
+        if schema.get("type") != "array":
+            numbers = [low, high, dice.uniform(low, high)]
+            others = {"boolean": [True, False], "string": TEXTS, "number": numbers}
+            return dice.choice(schema.get("enum") or others.get(schema["type"], range(-1, 12)))
+        indexes = [*range(1, dice.choice([2, 9, 9, 9])), dice.randint(-1, 12)]
+        entries = [fitting(schema["items"]) for _ in indexes]
+        if isinstance(entries[0], dict) and "index" in entries[0]:
+            return [{**entry, "index": i} for entry, i in zip(entries, indexes, strict=True)]
+        return entries[: dice.randint(0, 4)] * dice.choice([1, 1, 5])
 
-def _flag(dice: random.Random) -> int:
-    return dice.choice([0, 1])
-
-
-def _indexes(dice: random.Random) -> list[int]:
-    return [*range(1, dice.choice([2, 9, 9, 9])), dice.randint(-1, 12)]
-
-
-def _texts(dice: random.Random) -> list[str]:
-    return dice.choices(TEXTS, k=dice.randint(0, 4))
-
-
-def _judged(dice: random.Random) -> list[dict[str, object]]:
-    return [{"statement": text, "verdict": _flag(dice)} for text in _texts(dice)]
-
-
-BOTH = (True, False)
-
-
-def _one(key: str, *values: object) -> Callable[[random.Random], object]:
-    return lambda dice: {key: dice.choice(values)}
-
-
-_SAID: Mapping[str, Callable[[random.Random], object]] = {
-    "reverse_question": lambda dice: {"question": dice.choice(TEXTS), "noncommittal": _flag(dice)},
-    "direct_relevancy": lambda dice: {"rating": dice.choice([0, 1, dice.random()])},
-    "intent_fulfilment": lambda dice: {"rating": dice.choice([0, 1, dice.random()])},
-    "sub_questions": lambda dice: {"sub_questions": _texts(dice) * dice.choice([1, 5])},
-    "intent": lambda dice: {"intent": dice.choice(TEXTS)},
-    "answer_relevancy_rubric": lambda dice: {"subject": _flag(dice), "focus": _flag(dice)},
-    "guideline": _one("passing", *BOTH),
-    "response_supported": _one("passing", *BOTH),
-    "context_agreement": _one("passing", *BOTH),
-    "context_relevance_1": _one("rating", 0, 1, 2),
-    "context_relevance_2": _one("rating", 0, 1, 2),
-    "groundedness_1": _one("rating", 0, 1, 2),
-    "groundedness_2": _one("rating", 0, 1, 2),
-    "accuracy_1": _one("rating", 0, 2, 4),
-    "accuracy_2": _one("rating", 0, 2, 4),
-    "relevant_contexts": lambda dice: {"numbers": _indexes(dice)},
-    "relevant_statements": lambda dice: {"relevant_statements": _texts(dice)},
-    "context_statements": lambda dice: {"statements": _judged(dice)},
-    "judged_statements": lambda dice: {"statements": _judged(dice)},
-    "reference_statements": lambda dice: {"statements": _judged(dice)},
-    "compared_statements": lambda dice: {
-        "answer_statements": _judged(dice),
-        "reference_statements": _judged(dice),
-    },
-    "context_relevancy_rubric": lambda dice: {
-        "subject": dice.uniform(0, 2),
-        "sufficiency": dice.choice([0, 2]),
-    },
-    "useful_for_answer": _one("verdict", 0, 1),
-    "useful_for_reference": _one("verdict", 0, 1),
-    "statements": lambda dice: {"statements": _texts(dice)},
-    "correctness": lambda dice: {"rating": dice.choice([1, 5, dice.uniform(1, 5)])},
-}
+    return fitting(whole)
 
 
 NO_NUMBERS = (None, "1", True, False, [1], -1, 99, float("nan"), float("inf"), 10**400)

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.types import Sample
@@ -51,12 +53,11 @@ class ManualClock:
 
 def benchmark(name: str) -> Any:
     """Return a module of the benchmarks, such as ``_turns``."""
-    spec = spec_from_file_location(name, Path(__file__).parents[1] / "benchmarks" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    folder = Path(__file__).parents[1] / "benchmarks"
+    with pytest.MonkeyPatch.context() as patch:
+        for path in (folder / "data", folder):
+            patch.syspath_prepend(path)
+        return import_module(name)
 
 
 def answers(**by_prompt: object) -> Callable[[Task[Any]], object]:
@@ -99,3 +100,13 @@ def hide(*patterns: str) -> Callable[[str], str]:
         return text
 
     return hidden
+
+
+def install(patch: pytest.MonkeyPatch, folder: Path, name: str, module: str, entries: str) -> None:
+    """Install a package ``name`` in ``folder``: its module, and its entry points."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entries)
+    (folder / f"{name}.py").write_text(module)
+    patch.syspath_prepend(str(folder))

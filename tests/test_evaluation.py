@@ -10,15 +10,17 @@ import pytest
 
 from rag_eval_otel import evaluation as evaluation_module
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.errors import JudgeAuthError, JudgeRateLimitError
+from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeRateLimitError
 from rag_eval_otel.evaluation import aevaluate, evaluate
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
 from rag_eval_otel.metrics import metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.types import EmbedFn, Evaluation, Replies, Sample, Score, Usage, Vectors
 from support import SAMPLE, answers
 
+OFFLINE: dict[str, Any] = {"judge": "lexical", "embedder": "hashing"}
 DEFAULT = ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"]
 
 
@@ -69,8 +71,7 @@ def test_it_blocks_also_while_a_loop_runs() -> None:
     """In a notebook, `evaluate` works as in a script, and gives what `aevaluate` gives."""
 
     async def use() -> tuple[Evaluation, Evaluation]:
-        options: Any = {"judge": "lexical", "embedder": "hashing"}
-        return evaluate(SAMPLE, **options), await aevaluate(SAMPLE, **options)
+        return evaluate(SAMPLE, **OFFLINE), await aevaluate(SAMPLE, **OFFLINE)
 
     blocking, awaited = asyncio.run(use())
     assert blocking.scores == awaited.scores
@@ -218,9 +219,8 @@ def test_a_metric_that_ignores_its_cancellation_holds_nobody_up(
 
     async def use() -> tuple[Evaluation, bool]:
         loop = asyncio.get_running_loop()
-        options: Any = {"judge": "lexical", "embedder": "hashing", "timeout": 0.05}
         began = loop.time()
-        evaluation = await aevaluate(SAMPLE, [Stubborn()], **options)
+        evaluation = await aevaluate(SAMPLE, [Stubborn()], **OFFLINE, timeout=0.05)
         return evaluation, loop.time() - began < 0.4
 
     evaluation, is_soon = asyncio.run(use())
@@ -233,7 +233,7 @@ def test_without_a_thread_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def use() -> None:
         with pytest.raises(RuntimeError, match="no thread can be started"):
-            evaluate(SAMPLE, judge="lexical", embedder="hashing")
+            evaluate(SAMPLE, **OFFLINE)
 
     asyncio.run(use())
 
@@ -242,3 +242,40 @@ def test_an_embedder_is_asked_only_for_metrics_that_need_it() -> None:
     """Without such a metric, none is named in the evaluation."""
     assert scored(["faithfulness"]).embedder is None
     assert scored(["answer_relevancy"]).embedder == "hashing"
+
+
+FACT = "Paris is the capital of France. "
+
+
+@pytest.mark.parametrize("metric", ["faithfulness", "statement_faithfulness"])
+def test_the_note_of_a_cut_text_is_no_claim(metric: str) -> None:
+    """The score of a cut answer is that of its first sentences, by the offline judge."""
+    sample = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
+    for most in (None, 100):
+        (score,) = evaluate(sample, [metric], **OFFLINE, max_text_chars=most).scores
+        assert score.value == 1.0
+        assert ("truncated" in score.detail) == (most is not None)
+
+
+@pytest.mark.parametrize(("given", "variable"), [(100, None), (None, "100"), (100, "5000")])
+def test_every_evaluation_has_a_limit(
+    given: int | None, variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`evaluate` and `evaluate_dataset` cut texts as live scoring does; an argument comes first."""
+    if variable is not None:
+        monkeypatch.setenv("RAG_EVAL_MAX_TEXT_CHARS", variable)
+    sample = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
+    evaluation = evaluate(sample, ["faithfulness"], **OFFLINE, max_text_chars=given)
+    result = evaluate_dataset([sample], ["faithfulness"], **OFFLINE, max_text_chars=given)
+    for scores in (evaluation.scores, result.rows[0].evaluation.scores):
+        assert scores[0].detail["truncated"] == {"answer": 225}
+    assert result.rows[0].sample == sample
+
+
+@pytest.mark.parametrize("given", [0, -1, 1.5, True, float("nan"), "1000"])
+def test_a_wrong_limit_is_refused(given: Any) -> None:
+    """The error names the option and its range."""
+    with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
+        evaluate(Sample(answer="A."), max_text_chars=given)
+    with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
+        evaluate_dataset([Sample(answer="A.")], max_text_chars=given)

@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableLambda
 import rag_eval_otel
 import rag_eval_otel.testing
 from live import attached
+from processes import ran
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,12 +35,8 @@ def test_public_names_are_sorted_few_and_real(module: Any) -> None:
 
 
 def modules_after(code: str) -> set[str]:
-    done = subprocess.run(  # our own code
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran(f"{code}\nimport sys; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
 
@@ -98,11 +95,5 @@ def test_scopes_carry_the_version() -> None:
 @pytest.mark.slow
 def test_python_dash_m_is_the_command() -> None:
     """``python -m rag_eval_otel`` is the command line, also from a source tree."""
-    done = subprocess.run(
-        [sys.executable, "-m", "rag_eval_otel", "--version"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == rag_eval_otel.__version__
+    words = [sys.executable, "-m", "rag_eval_otel", "--version"]
+    assert subprocess.check_output(words, cwd=ROOT, text=True).strip() == rag_eval_otel.__version__

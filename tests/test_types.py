@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, Sample, Score
+from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, Sample, Score, Usage
 
 
 def test_a_sample_reads_what_it_is_given() -> None:
@@ -122,6 +122,12 @@ def test_a_score_is_found_by_name() -> None:
     assert evaluation["c"] is FAILED
     with pytest.raises(KeyError, match=r"no score 'd'; there are \['a', 'c'\]"):
         evaluation["d"]
+
+
+def test_tokens_are_those_of_requests_and_replies() -> None:
+    """Cached tokens are among those of the prompt."""
+    usage = Usage(prompt_tokens=10, cached_tokens=9, completion_tokens=5, embedding_tokens=2)
+    assert (usage.tokens, (usage + usage).tokens) == (17, 34)
 
 
 @pytest.mark.parametrize(

@@ -34,21 +34,8 @@ SOON = 0.03  # seconds of CPU after which a small text is bad enough to end the 
 METHODS = frozenset({"findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"})
 CHARACTERS = "a0A .:,;\n\t'\"\\<>[](){}-=*_#&/|!?\u2026\u4e2d\u200f\x00"
 BLOCKS = (
-    *(
-        "a",
-        " ",
-        "\n",
-        "a b ",
-        "a. ",
-        "Word ",
-        "0",
-        "0:",
-        "00:25:",
-        "a:\n",
-        "- a\n",
-        "\n \n",
-        "1.\n",
-    ),
+    *("a", " ", "\n", "a b ", "a. ", "Word ", "0", "0:", "00:25:", "a:\n", "- a\n", "\n \n"),
+    "1.\n",
     *("\u0301\u0316", "\uff9e\u0301", "1<", "([()])+"),
     *("\\'", "\\", "'", '"', "[", "{", "(", "<a", "</a>", "&amp;", "---\n", "Source: a\n", "x, "),
 )
@@ -218,9 +205,9 @@ def expressions() -> dict[tuple[str, int], set[str]]:
     return found
 
 
-def _patterns(value: object) -> Iterator[re.Pattern[str]]:
+def _patterns(value: object, depth: int = 4) -> Iterator[re.Pattern[str]]:
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         yield value
-    if isinstance(value, tuple | list | frozenset | Mapping):
+    if depth and isinstance(value, tuple | list | frozenset | Mapping):  # may contain itself
         for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _patterns(one)
+            yield from _patterns(one, depth - 1)

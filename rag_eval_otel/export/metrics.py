@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from opentelemetry.metrics import (
@@ -21,7 +20,6 @@ from opentelemetry.metrics import (
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.values import exportable
-from rag_eval_otel.environment import sdk_metrics_enabled
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.attributes import span_context
 from rag_eval_otel.judge.limits import Endpoint
@@ -45,7 +43,7 @@ _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # bounds of dura
 class Instrument(NamedTuple):
     """A row of `INSTRUMENTS`. ``join`` combines the values of several pipelines in a gauge."""
 
-    kind: Literal["counter", "histogram", "gauge", "up_down_counter"]
+    kind: Literal["counter", "histogram", "gauge"]
     unit: str
     description: str
     bounds: tuple[float, ...] | None = None
@@ -56,7 +54,6 @@ _counter = partial(Instrument, "counter")
 _scores = partial(Instrument, "histogram", "1", bounds=semconv.SCORE_BOUNDS)
 _durations = partial(Instrument, "histogram", "s", bounds=_SECONDS)
 _gauge = partial(Instrument, "gauge")
-_queue = partial(Instrument, "up_down_counter", "{span}")
 
 INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.SCORE: _scores("Evaluation scores of RAG turns."),
@@ -97,8 +94,6 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.ENDPOINT_PAUSE: _gauge(
         "s", "Time to the next request after a refusal (429).", join=max
     ),
-    semconv.SDK_QUEUE_SIZE: _queue("The number of spans in the queue of a span processor."),
-    semconv.SDK_QUEUE_CAPACITY: _queue("The most spans that the queue can hold."),
     semconv.DRIFT_ALARMS: _counter("{alarm}", "Alarms: the scores have drifted."),
     semconv.DRIFT_EVIDENCE: _gauge("1", "Evidence of drift, log10; see docs/drift.md.", join=max),
     semconv.WORKER_SPANS: _counter("{span}", "Spans that a worker has sent on, by outcome."),
@@ -265,7 +260,6 @@ class Agreement:
     feedback: Feedback
 
 
-_COMPONENT, _numbers = "rag_eval_otel.RagEvalSpanProcessor", count()
 _LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
 _MOST_NAMES = 100  # of models or feedback, in attributes of metrics
 _NAME_LENGTH = 128  # characters of such a name: more than models have
@@ -366,8 +360,7 @@ class InstrumentSink:
     def watch(self, held: Any, measurements: Iterable[Measurement] = ()) -> None:
         """Report in gauges the spans in ``held``, pending turns, and judges and embedders.
 
-        ``held`` has a length, and the attributes ``size`` in bytes and ``capacity`` in spans. If
-        the SDK's own metrics are on, length and capacity are also reported as those of a queue.
+        ``held`` has a length, and the attribute ``size`` in bytes.
         """
         provider = self._meter_provider
         self._held = held  # gauges refer to it weakly
@@ -375,13 +368,6 @@ class InstrumentSink:
             semconv.HELD: lambda held: _one(len(held)),
             semconv.HELD_BYTES: lambda held: _one(held.size),
         }
-        if sdk_metrics_enabled():
-            component = {
-                semconv.OTEL_COMPONENT_TYPE: _COMPONENT,
-                semconv.OTEL_COMPONENT_NAME: f"{_COMPONENT}/{next(_numbers)}",
-            }
-            gauges[semconv.SDK_QUEUE_SIZE] = lambda held: _one(len(held), component)
-            gauges[semconv.SDK_QUEUE_CAPACITY] = lambda held: _one(held.capacity, component)
         add_gauges(provider, held, gauges)
         add_gauges(provider, self.tally, {semconv.PENDING: lambda t: _one(t.stats().pending)})
         for measurement in measurements:

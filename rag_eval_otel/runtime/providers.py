@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.sdk._logs import LoggerProvider
@@ -114,20 +112,6 @@ def exporters(signal: Signal) -> Iterator[Any]:
                 " use otlp, console or none, or install the one that is meant"
             )
         yield next(iter(entries)).load()()
-
-
-def answers_http(url: str, *, timeout: float) -> bool:
-    """Return True if the server at ``url``, with or without scheme, answers HTTP/1.1 requests."""
-    parts = urlsplit(url if "://" in url else f"//{url}")
-    if parts.hostname is None:
-        return False
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    try:
-        with closing(kind(parts.hostname, parts.port, timeout=timeout)) as connection:
-            connection.request("HEAD", "/v1/traces")
-            return connection.getresponse().status > 0
-    except (OSError, ValueError, HTTPException):
-        return False
 
 
 class OriginalProcessor(SpanProcessor):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -37,7 +37,6 @@ from rag_eval_otel.errors import (
 )
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS
-from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.tools.causes import OURS, Finding, Level, finding, versions
 from rag_eval_otel.tools.cli.options import Options, add_all
@@ -456,3 +455,17 @@ def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
             text = f"{endpoint.url}{source} over {endpoint.protocol}: {answer.text}"
             level: Level | None = "warning" if traces_arrive else None
             yield finding(cause, f"{endpoint.signal} to {text}", level=level)
+
+
+def answers_http(url: str, *, timeout: float) -> bool:
+    """Return True if the server at ``url``, with or without scheme, answers HTTP/1.1 requests."""
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    if parts.hostname is None:
+        return False
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    try:
+        with closing(kind(parts.hostname, parts.port, timeout=timeout)) as connection:
+            connection.request("HEAD", "/v1/traces")
+            return connection.getresponse().status > 0
+    except (OSError, ValueError, HTTPException):
+        return False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DESCRIPTION: Final = """\
 Receives spans over OTLP (gRPC and HTTP), scores the RAG turns in them, and sends all spans on, with
 the scores, to --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT. With --kafka, reads whole traces from a
-topic instead. It needs: pip install 'rag-eval-otel[worker]', with Kafka 'rag-eval-otel[kafka]'.
+topic instead. It needs the extra worker of this package, and with Kafka the extra kafka.
 
 It listens at 127.0.0.1 without TLS and without a password. Put an OpenTelemetry Collector before it
 that has both, and that groups the spans of a trace: docs/worker.md.

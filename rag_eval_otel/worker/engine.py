@@ -85,10 +85,9 @@ class Engine:
         )
         self._scores = SpanScores(explanations=config.explanations, events="span")
         self._slots = asyncio.Semaphore(config.concurrency)
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rag-eval-otel-read")
+        self._reader = ThreadPoolExecutor(2, thread_name_prefix="rag-eval-otel-read")
         self._edge = Edge("worker", self.instruments.internal_error, config.raise_errors)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.capacity = config.max_held
         self.instruments.watch(self, self.scorer.measurements)
 
     def __len__(self) -> int:

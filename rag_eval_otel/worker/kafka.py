@@ -126,8 +126,17 @@ class KafkaSource:
         return not self._trouble and not self._is_stopping and not self.has_failed
 
     async def stop(self) -> None:
-        """Read no more; what was read is still scored and sent."""
+        """Read no more, and wait for the scores of what was read; give up the rest.
+
+        Another worker reads the rest again, so no turn is sent without scores because of the end.
+        """
         self._is_stopping = True
+        parts = self._partitions.copy().values()
+        tasks = [task for part in parts for task in part.tasks.copy().values() if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.engine.config.shutdown_seconds / 2)
+        for task in tasks:
+            task.cancel()
 
     async def close(self) -> None:
         """Commit what is finished, and leave the group; other workers read the rest again."""

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
-from pipeline import running
 
+from live import attached, points_of
 from plain_views import Role, View, Word, circle, ring
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.conventions import read
@@ -297,13 +297,14 @@ def test_recorded_names(library: str) -> None:
 def test_scores_can_be_grouped() -> None:
     """Events say whose turn it was; metrics do not: there are too many sessions."""
     attributes = {"session.id": "s-1", "user.id": "u-1", "metadata.tenant": "a"}
-    with running(metadata_keys=["tenant"]) as app:
-        with app.tracer.start_as_current_span("ask", attributes=attributes):
+    with attached(metadata_keys=["tenant"]) as app:
+        with app.within(attributes=attributes):
             record_question("When?")
             record_retrieval("When?", ["Then."])
             record_answer("Then.")
-        app.stop()
-        events, points = app.receiver.logs(), app.receiver.metrics()
+        assert app.handle.flush()
+        events = app.score_events()
+        points = [point for named in points_of(app.reader).values() for point in named]
     assert events
     assert points
     for event in events:

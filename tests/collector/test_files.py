@@ -11,22 +11,12 @@ import pytest
 import yaml
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Metric, Sum
-from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
-from acme import lose_a_score
-from drifts import drifted
-from endpoints import Left, measurement, report
+from endpoints import Desk
 from rag_eval_otel import semconv
-from rag_eval_otel.config import Config
-from rag_eval_otel.drift import DriftOptions
-from rag_eval_otel.export.drift import DriftSink
-from rag_eval_otel.export.metrics import Agreement, InstrumentSink
-from rag_eval_otel.judge.limits import Endpoint
-from rag_eval_otel.live.store import Store
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.rules import Target, render
-from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 SCRIPTS = sorted(COLLECTOR.rglob("generate.py"))
@@ -38,41 +28,9 @@ SUFFIXES = {"1": "", "s": "_seconds"}
 def measured() -> Iterator[Metric]:
     """Yield every instrument of the library after each has recorded something."""
     reader = InMemoryMetricReader()
-    meters = MeterProvider([reader])
-    sink = InstrumentSink(meters)
-    endpoint = Endpoint("judge m")
-    sink.watch(Store(Config(max_held=1)), [measurement(endpoint)])
-    report(endpoint, "ok", not_sent="circuit_open")
-    left = Left()
-    sink.watch_budget(left.observe)
-    sink.found()
-    sink.released("scored")
-    sink.internal_error("sink")
-    usage = Usage(judge_requests=1, embedding_requests=1, prompt_tokens=1, completion_tokens=1)
-    scores = (Score(name="faithfulness", value=1.0, cost=0.5),)
-    offline = Evaluation(scores=scores, judge="lexical", sampling=Sampling(stage="offline"))
-    drift = DriftSink(DriftOptions(), meter_provider=meters)
-    drift.report(drifted())
-    drift.monitor.update(drifted().stream, 0.5)
-    sink(
-        Evaluation(
-            span=INVALID_SPAN_CONTEXT,
-            scores=scores,
-            duration=1.0,
-            lag=1.0,
-            usage=usage,
-            offline=offline,
-        )
-    )
-    feedback = Feedback(trace_id=1, span_id=2, score=1.0)
-    sink.feedback(feedback, "joined")
-    sink.emit_feedback(feedback)
-    sink.emit_agreement(
-        Agreement(metric="faithfulness", label="pass", version="1", feedback=feedback)
-    )
-    backends = lose_a_score(meters)
+    desk = Desk(MeterProvider([reader]), "shop")
+    desk.work()
     data = reader.get_metrics_data()
-    assert backends.ended
     assert data is not None
     for resource in data.resource_metrics:
         for scope in resource.scope_metrics:

@@ -1,5 +1,6 @@
 """A canary set next to a live pipeline."""
 
+import math
 import random
 import threading
 from contextlib import nullcontext
@@ -42,8 +43,8 @@ def test_a_changed_judge_is_detected() -> None:
     assert told[0].stream.service == "unknown_service:python"  # the SDK's, without a resource
 
 
-def test_the_schedule_runs_until_it_is_stopped() -> None:
-    """Rounds run on a thread of their own, and replies are not cached."""
+def test_the_schedule_runs_until_it_is_stopped_or_the_pipeline_is() -> None:
+    """Rounds run on a thread of their own; replies are not cached; a shutdown ends all."""
     asked: list[int] = []
     often = threading.Event()
 
@@ -53,26 +54,13 @@ def test_the_schedule_runs_until_it_is_stopped() -> None:
             often.set()
         return good_answers(task)
 
-    with attached(
-        judge=FakeJudge(answer), embedder=OnesEmbedder(), metrics=["context_relevance"]
-    ) as app:
+    judge = FakeJudge(answer)
+    with attached(judge=judge, embedder=OnesEmbedder(), metrics=["context_relevance"]) as app:
         canary = app.handle.watch_canary(ROWS[:1], minutes=0.0001)
         assert often.wait(30)
         canary.stop()
-
-
-def test_a_shutdown_ends_the_rounds() -> None:
-    """After the shutdown of the pipeline, the judge gets no more requests."""
-    asked: list[int] = []
-
-    def answer(task: Task[Any]) -> object:
-        asked.append(1)
-        return good_answers(task)
-
-    with attached(
-        judge=FakeJudge(answer), embedder=OnesEmbedder(), metrics=["context_relevance"]
-    ) as app:
         canary = app.handle.watch_canary(ROWS[:1], minutes=1000)
+        asked.clear()
         canary.run_once()
         assert asked
         app.handle.shutdown()
@@ -93,24 +81,20 @@ def test_an_exception_in_a_round_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "told"),
+    ("data", "options", "minutes", "told"),
     [
-        ([], {}, "a canary set has 1 to 64 samples, not 0"),
-        (ROWS * 10, {}, "not 120"),
-        (ROWS, {"drift": False}, "needs drift=True"),
+        ([], {}, 1, "a canary set has 1 to 64 samples, not 0"),
+        (ROWS * 10, {}, 1, "not 120"),
+        (ROWS, {"drift": False}, 1, "needs drift=True"),
+        *((ROWS, {}, bad, "minutes must be above 0") for bad in (0, -1, math.nan, math.inf)),
     ],
 )
-def test_an_invalid_canary_set_is_refused(data: Any, options: dict[str, Any], told: str) -> None:
-    """The error says what is allowed."""
+def test_an_invalid_canary_set_is_refused(
+    data: Any, options: dict[str, Any], minutes: float, told: str
+) -> None:
+    """The error says what is allowed; without a pause, the judge would be asked without end."""
     with attached(**options) as app, pytest.raises(ConfigError, match=told):
-        app.handle.watch_canary(data)
-
-
-@pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf")])
-def test_rounds_without_a_pause_are_refused(minutes: float) -> None:
-    """They would send requests to the judge without end."""
-    with attached() as app, pytest.raises(ConfigError, match="minutes must be above 0"):
-        app.handle.watch_canary(ROWS, minutes=minutes)
+        app.handle.watch_canary(data, minutes=minutes)
 
 
 STREAM = Stream(service="shop", name="faithfulness", version="1")
@@ -154,16 +138,10 @@ def test_a_change_on_the_canary_set_has_the_cause_judge() -> None:
 
 
 def test_a_steady_judge_raises_no_alarm() -> None:
-    """The rows differ from each other, but not from their own earlier scores."""
+    """Its rows differ from each other, not from their own earlier scores; a change wears off."""
     judged = Judged()
     judged.rounds(200)
     assert not judged.reports
-
-
-def test_after_twenty_steady_rounds_the_cause_is_the_system() -> None:
-    """A change of the judge explains alarms for a limited time."""
-    judged = Judged()
-    judged.rounds(30)
     judged.rounds(8, fall=0.3, seed=1)
     assert judged.reports
     judged.rounds(30, seed=2)

@@ -82,20 +82,29 @@ def _comparison(folder: Path) -> Path:
 
 
 def _screenshot(page: Path, picture: Path, *, size: str) -> Path:
-    subprocess.run(
+    shown = (
+        "--hide-scrollbars",
+        f"--window-size={size}",
+        "--blink-settings=preferredColorScheme=1",
+    )
+    browse(page.as_uri(), page.parent, *shown, f"--screenshot={picture}")
+    return picture
+
+
+def browse(url: str, folder: Path, *options: str) -> tuple[str, list[str]]:
+    """Open ``url`` in headless Chromium; return its output and the page's console."""
+    done = subprocess.run(
         [
             *(program("chromium"), "--headless", "--no-sandbox", "--disable-gpu"),
-            *("--disable-dev-shm-usage", "--hide-scrollbars", f"--window-size={size}"),
-            "--blink-settings=preferredColorScheme=1",
-            f"--user-data-dir={page.parent / 'profile'}",
-            f"--screenshot={picture}",
-            page.as_uri(),
+            *("--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}"),
+            *("--enable-logging=stderr", "--window-size=1100,2400", *options, url),
         ],
         capture_output=True,
+        text=True,
         timeout=120,
         check=True,
     )
-    return picture
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 if __name__ == "__main__":

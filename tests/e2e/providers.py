@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai_server import HttpReply, LoopbackServer, RecordedRequest
+from openai_server import HttpReply, LoopbackServer, RecordedRequest, chat_reply
 
 RATED = '{"rating": 1}'
 VECTOR = [0.0, 0.6, 0.8]
@@ -42,20 +42,9 @@ def serving(says: str = RATED) -> Iterator[Providers]:
         yield Providers(server.url, found)
 
 
-def _completions(body: dict[str, Any], says: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": says}
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 0,
-        "model": f"{body['model']}-2026-01-01",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": {
-            "prompt_tokens": USED_IN,
-            "completion_tokens": USED_OUT,
-            "total_tokens": USED_IN + USED_OUT,
-        },
-    }
+def _completions(body: dict[str, Any], says: str) -> Any:
+    reply = chat_reply(body, says, usage=(USED_IN, USED_OUT)).body
+    return {**reply, "model": f"{body['model']}-2026-01-01"}
 
 
 def _embeddings(body: dict[str, Any], _: str) -> dict[str, Any]:

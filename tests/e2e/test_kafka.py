@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -30,6 +30,7 @@ OUTAGE = float(os.environ.get("KAFKA_TEST_OUTAGE", "10"))
 REBALANCES = int(os.environ.get("KAFKA_TEST_REBALANCES", "6"))
 TURNS = int(os.environ.get("KAFKA_TEST_TURNS", "500"))
 LONG = 150.0
+PAUSE = threading.Event()  # never set
 STATUS = "rag.evaluation.status"
 QUICK = ("--kafka-option=session.timeout.ms=6000", "--kafka-option=heartbeat.interval.ms=500")
 
@@ -113,6 +114,7 @@ def test_a_killed_worker_loses_nothing(broker: Broker, backend: OtlpReceiver) ->
 
 @pytest.mark.parametrize("part", ["broker", "backend"])
 def test_an_outage_loses_nothing(broker: Broker, backend: OtlpReceiver, part: str) -> None:
+    """The broker is stopped and started again, or the backend refuses for a while."""
     topic = broker.create(fresh("outage"), 6)
     with worker(broker, backend, topic) as running:
         if part == "backend":
@@ -120,7 +122,7 @@ def test_an_outage_loses_nothing(broker: Broker, backend: OtlpReceiver, part: st
         produce(broker, topic, turns(TURNS // 2))
         if part == "broker":
             broker.end()
-        time.sleep(OUTAGE)  # the outage itself
+        PAUSE.wait(OUTAGE)  # the outage itself
         if part == "broker":
             broker.start()
         backend.recover()
@@ -131,13 +133,14 @@ def test_an_outage_loses_nothing(broker: Broker, backend: OtlpReceiver, part: st
 
 
 def test_changes_of_the_group_lose_nothing(broker: Broker, backend: OtlpReceiver) -> None:
+    """A second worker joins and leaves again and again."""
     topic = broker.create(fresh("changes"), 6)
     with ExitStack() as stack:
         stack.enter_context(worker(broker, backend, topic))
         produce(broker, topic, turns(TURNS))
         for _ in range(REBALANCES):
             with worker(broker, backend, topic) as other:
-                time.sleep(5)
+                PAUSE.wait(5)
                 assert other.end() == 0
         wait_for_all(broker, topic)
     assert statuses(backend) == {"scored": TURNS}
@@ -146,12 +149,14 @@ def test_changes_of_the_group_lose_nothing(broker: Broker, backend: OtlpReceiver
 
 
 def test_a_compacted_topic_is_refused(broker: Broker, backend: OtlpReceiver) -> None:
+    """It would keep one message of each key."""
     topic = broker.create(fresh("compacted"), 1, {"cleanup.policy": "compact"})
     with pytest.raises(AssertionError, match="is compacted"), worker(broker, backend, topic):
         pass
 
 
 def test_a_missing_topic_is_said_and_waited_for(broker: Broker, backend: OtlpReceiver) -> None:
+    """The worker goes on when somebody creates it."""
     topic = fresh("missing")
     with worker(broker, backend, topic) as running:
         eventually(lambda: "create the topic" in "".join(running.log), "the log says it")
@@ -165,6 +170,7 @@ def test_a_missing_topic_is_said_and_waited_for(broker: Broker, backend: OtlpRec
 def test_credentials_are_options_of_the_client(
     broker: Broker, backend: OtlpReceiver, password: str
 ) -> None:
+    """Wrong ones are logged, without the password."""
     topic = broker.create(fresh("secret"))
     produce(broker, topic, turns(1))
     sasl = {

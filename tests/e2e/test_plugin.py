@@ -1,6 +1,5 @@
-"""The installed distribution: pytest finds the plugin, and a build fails by the gate's status."""
+"""The installed distribution: pytest finds the plugin."""
 
-import json
 import os
 import subprocess
 import sys
@@ -57,26 +56,3 @@ def test_pytest_finds_the_plugin(tmp_path: Path) -> None:
     spread = ran(tmp_path, "pytest", "-p", "no:cacheprovider", "-n", "2")
     assert spread.stdout.count("test_made_up: faithfulness 0.000, at least 0.8") == 1
     assert "rag_eval" not in ran(tmp_path, "pytest", "-p", "no:rag_eval_otel", "--fixtures").stdout
-
-
-def test_a_build_fails_by_the_status_of_the_gate(tmp_path: Path) -> None:
-    """Good answers become the baseline; worse answers to the same questions end with 3."""
-    good = [
-        {"question": f"Where is room {i}?", "contexts": [f"Room {i} is on floor {i}."],
-         "answer": f"Room {i} is on floor {i}."}
-        for i in range(20)
-    ]  # fmt: skip
-    bad = [{**row, "answer": "Our gardens are lovely in spring."} for row in good]
-    for name, rows in (("good", good), ("bad", bad)):
-        text = "".join(f"{json.dumps(row)}\n" for row in rows)
-        (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    command = ("rag_eval_otel", "evaluate", "--metrics", "faithfulness")
-    first = ran(tmp_path, *command, "good.jsonl", "--output", "baseline.jsonl")
-    assert first.returncode == 0, first.stderr
-    gate = ("--baseline", "baseline.jsonl", "--no-worse", "faithfulness")
-    assert ran(tmp_path, *command, "good.jsonl", *gate).returncode == 0
-    worse = ran(tmp_path, *command, "bad.jsonl", *gate, "--output", "scores.jsonl")
-    assert worse.returncode == 3, worse.stderr
-    assert "FAIL" in worse.stdout
-    compared = ran(tmp_path, "rag_eval_otel", "report", "baseline.jsonl", "scores.jsonl")
-    assert "faithfulness, turns that got worse:" in compared.stdout

@@ -18,8 +18,6 @@ from otlp_receiver import OtlpReceiver
 from processes import PATIENCE, Stage, stage
 from support import good_parts
 
-"""For each number on stdin: make the first of always the same turns, and say when all have left."""
-
 PROCESSES = 4
 OUTAGE = "the budget's Redis cannot be reached"
 
@@ -144,11 +142,7 @@ def test_processes_exceed_a_budget_of_money_by_one_request_each(tmp_path: Path) 
     "options", [("--appendonly", "yes", "--appendfsync", "always"), ()], ids=["kept", "lost"]
 )
 def test_the_server_is_killed_and_comes_back(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """While it is away, each process counts alone. Then the processes share the budget again.
-
-    The outage is logged and counted, and costs no turn and no time. What was used before and
-    during it may be missing in the counts.
-    """
+    """While it is away, each process counts alone, and no turn is lost; then they share again."""
     limit, rest = 400, 150
     with stage() as found, serving(tmp_path, *options) as server:
         with processes(found, server.url(), RAG_EVAL_BUDGET=f"{limit} requests/day") as those:

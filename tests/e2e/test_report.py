@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from e2e.programs import program, responding
+from e2e.images import browse
+from e2e.programs import responding
 from rag_eval_otel.tools.cli import main
 from score_files import falling, jsonl, page_of, row
 
@@ -58,22 +58,6 @@ def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
     handler = partial(Served, asked, directory=str(folder))
     with responding(handler) as url:
         yield url, asked
-
-
-def browse(url: str, folder: Path, *options: str) -> tuple[str, list[str]]:
-    """Open ``url`` in headless Chromium; return its output and the page's console."""
-    done = subprocess.run(
-        [
-            *(program("chromium"), "--headless", "--no-sandbox", "--disable-gpu"),
-            *("--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}"),
-            *("--enable-logging=stderr", "--window-size=1100,2400", *options, url),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 def first_pixel(picture: bytes) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ pytestmark = [
 ]
 TURNS = int(os.environ.get("WORKER_TEST_TURNS", "400"))
 WAIT = 60.0
+PAUSE = threading.Event()  # never set
 MORE = 50.0  # MiB of memory that an attack may take
 LONG = 5.0  # seconds that others may wait; on a quiet machine, it is below 1
 JSON = gzip.compress(b'{"resourceSpans":[' + b"{}," * 5_000_000 + b"{}]}")
@@ -81,6 +82,7 @@ def attacked(worker: Serve, attack: Callable[[], object]) -> tuple[float, float]
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_request_of_many_parts_holds_up_nobody(worker: Serve, name: str) -> None:
+    """Twice at the same time, a few kilobytes of gzip that would become gigabytes."""
     bomb = gzip.compress(ATTACKS[name]())
     statuses: list[int] = []
     longest, memory = attacked(worker, lambda: statuses.append(post(worker, bomb)))
@@ -91,6 +93,7 @@ def test_a_request_of_many_parts_holds_up_nobody(worker: Serve, name: str) -> No
 
 @pytest.mark.parametrize(("body", "status"), [(JSON, 413), (DEEP, 413)])
 def test_json_of_many_parts_holds_up_nobody(worker: Serve, body: bytes, status: int) -> None:
+    """Many objects, or nested objects, in a few kilobytes of gzip."""
     statuses: list[int] = []
     longest, memory = attacked(worker, lambda: statuses.append(post(worker, body, "json")))
     assert statuses == [status] * 2
@@ -147,6 +150,7 @@ def test_no_text_stops_the_worker(worker: Serve, backend: OtlpReceiver, name: st
 
 
 def test_random_bytes_are_refused_or_pass(worker: Serve) -> None:
+    """A request of a turn with bytes changed, cut at random."""
     chance = random.Random(3)
     whole = content(*turn(1))
     for _ in range(100):
@@ -186,7 +190,7 @@ def test_more_turns_than_fit_are_all_scored_over_grpc(backend: OtlpReceiver) -> 
 
         def send(number: int) -> None:
             while seconds := seconds_to_retry(number):
-                time.sleep(seconds)
+                PAUSE.wait(seconds)
 
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(send, range(1, TURNS + 1)))

@@ -226,27 +226,3 @@ def test_a_request_is_counted_once_for_all_pipelines_that_share_a_judge(pipeline
     assert found["rag.evaluation.endpoint.duration"] == {("judge m", "ok"): 1}
     assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
     assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
-
-
-@pytest.mark.parametrize(("value", "reported"), [("true", True), ("false", False), ("", False)])
-def test_held_spans_are_a_queue_of_the_sdk_if_it_reports_on_itself(
-    monkeypatch: pytest.MonkeyPatch, value: str, *, reported: bool
-) -> None:
-    """With the variable, each pipeline reports size and capacity as a component of its own."""
-    monkeypatch.setenv("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", value)
-    reader = InMemoryMetricReader()
-    meters = MeterProvider([reader])
-    sinks = [InstrumentSink(meters) for _ in range(2)]
-    for sink, queue in zip(sinks, [Queue(3), Queue(4)], strict=True):
-        sink.watch(queue)
-    data = reader.get_metrics_data()
-    assert data is not None
-    (scope,) = data.resource_metrics[0].scope_metrics
-    metrics = {metric.name: metric.data for metric in scope.metrics}
-    sizes = metrics.get("otel.sdk.processor.span.queue.size")
-    assert (sizes is not None) is reported
-    if sizes is not None:
-        names = {p.attributes["otel.component.name"]: p.value for p in sizes.data_points}
-        assert sorted(names.values()) == [3, 4]
-        capacities = metrics["otel.sdk.processor.span.queue.capacity"].data_points
-        assert [point.value for point in capacities] == [10, 10]

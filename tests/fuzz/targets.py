@@ -43,14 +43,13 @@ def judge_reply(data: bytes) -> None:
         parts = read_parts(text, tasks)
         assert len(parts) == len(tasks)
         assert all(isinstance(part, Reply | JudgeError) for part in parts)
-    payload = _json(text)
+    try:
+        payload = json.loads(text)
+    except (ValueError, RecursionError):
+        return
     if isinstance(payload, dict):
-        _read_response(payload)
-
-
-def _read_response(payload: Mapping[str, Any]) -> None:
-    with suppress(JudgeError):
-        _replies(payload, TASKS[0], model="m", requests=1)
+        with suppress(JudgeError):
+            _replies(payload, TASKS[0], model="m", requests=1)
 
 
 def span_attributes(data: bytes) -> None:
@@ -166,17 +165,9 @@ class _Source:
             return self.text()
         if kind < 6:
             return (None, True, 0, -1, 1.5, float("nan"), float("inf"), 10**20)[self.below(8)]
-        if kind == 6:
-            return [self.value(depth + 1) for _ in range(self.below(4))]
-        if kind == 7:
-            return tuple(self.value(depth + 1) for _ in range(self.below(4)))
+        if kind < 8:
+            items = [self.value(depth + 1) for _ in range(self.below(4))]
+            return items if kind == 6 else tuple(items)
         keys = ["content", "role", "text", "type", "parts", "document", "page_content", ""]
         found = {self.of(keys): self.value(depth + 1) for _ in range(self.below(4))}
         return found if kind == 8 else json.dumps(found)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

@@ -37,45 +37,18 @@ def _similarity(params: Params) -> Metric:
     return m.SemanticSimilarity(rule="threshold", threshold=params["threshold"])
 
 
-def _compared(params: Params) -> Metric:
-    return m.SemanticSimilarity(
-        mode=params.get("mode", "cosine"), threshold=params.get("threshold", 0.8)
-    )
-
-
 def _rubric(params: Params) -> Metric:
     levels = params.get("rubrics")
     return m.Rubric(levels=levels) if isinstance(levels, Mapping) else m.Rubric()
-
-
-def _multi(params: Params) -> Metric:
-    return m.MultiMethodRelevancy(strictness=params.get("n", 3), **_kept(params, "weights"))
 
 
 def _kept(params: Params, *names: str) -> dict[str, Any]:
     return {name: params[name] for name in names if name in params}
 
 
-def _ranking(name: str) -> Callable[[Params], Metric]:
-    return lambda params: m.metric(name, k=params.get("k"))
-
-
-def _hit_rate(params: Params) -> Metric:
-    return _ranking("retrieval_recall" if params.get("granular") else "hit_rate")(params)
-
-
-def _mrr(params: Params) -> Metric:
-    return _ranking("mrr_of_all" if params.get("granular") else "mrr")(params)
-
-
-def _ndcg(params: Params) -> Metric:
-    gain = params.get("mode", "linear")
-    return _ranking({"linear": "ndcg", "exponential": "ndcg_exponential"}[gain])(params)
-
-
-def _recall(params: Params) -> Metric:
-    names = {"single_hit": "hit_rate", "multi_hit": "retrieval_recall"}
-    return _ranking(names[params.get("mode", "single_hit")])(params)
+def _ranking(name: str, option: str = "", **names: str) -> Callable[[Params], Metric]:
+    """Make the metric ``name``, or the one that the value of a parameter stands for."""
+    return lambda params: m.metric(names.get(str(params.get(option)), name), k=params.get("k"))
 
 
 def _sas(case: Case, row: Row | None) -> Metric:
@@ -96,7 +69,8 @@ def _custom(case: Case) -> Metric:
     if asked:
         value = "score" if "score" in asked else asked[0]
         seen = _first_object(case["judge"].get("raw", []))
-        kinds = {name: _kind(seen.get(name)) for name in asked}
+        types = {name: type(seen.get(name)) for name in asked}
+        kinds = {name: kind if kind in {bool, str} else float for name, kind in types.items()}
         options |= {"value": value, "outputs": {**kinds, value: float}, "inputs": ("answer",)}
     return m.LLMMetric(**{"name": "llm", "instructions": "Grade the material.", **options})
 
@@ -108,10 +82,6 @@ def _first_object(raw: list[Any]) -> dict[str, Any]:
             if isinstance(found, dict):
                 return found
     return {}
-
-
-def _kind(value: object) -> type:
-    return next((kind for kind in (bool, str) if isinstance(value, kind)), float)
 
 
 METRICS: Mapping[str, Callable[[Params], Metric]] = {
@@ -128,7 +98,7 @@ METRICS: Mapping[str, Callable[[Params], Metric]] = {
     "hs_document_map": _ranking("average_precision"),
     "hs_document_mrr": _ranking("mrr"),
     "hs_document_ndcg": _ranking("ndcg"),
-    "hs_document_recall": _recall,
+    "hs_document_recall": _ranking("hit_rate", "mode", multi_hit="retrieval_recall"),
     "hs_faithfulness": lambda _: m.StatementFaithfulness(form="full"),
     "id_context_precision": lambda _: m.metric("id_context_precision"),
     "id_context_recall": lambda _: m.metric("id_context_recall"),
@@ -139,14 +109,18 @@ METRICS: Mapping[str, Callable[[Params], Metric]] = {
     "li_correctness": lambda params: m.Correctness(threshold=params.get("score_threshold", 4.0)),
     "li_faithfulness": lambda _: m.metric("response_supported"),
     "li_guideline": lambda params: m.Guideline(**_kept(params, "guidelines")),
-    "li_hit_rate": _hit_rate,
-    "li_mrr": _mrr,
-    "li_ndcg": _ndcg,
+    "li_hit_rate": _ranking("hit_rate", "granular", **{"True": "retrieval_recall"}),
+    "li_mrr": _ranking("mrr", "granular", **{"True": "mrr_of_all"}),
+    "li_ndcg": _ranking("ndcg", "mode", exponential="ndcg_exponential"),
     "li_precision": _ranking("retrieval_precision"),
     "li_recall": _ranking("retrieval_recall"),
     "li_relevancy": lambda _: m.metric("context_agreement"),
-    "li_semantic_similarity": _compared,
-    "mm_comprehensive": _multi,
+    "li_semantic_similarity": lambda params: m.SemanticSimilarity(
+        mode=params.get("mode", "cosine"), threshold=params.get("threshold", 0.8)
+    ),
+    "mm_comprehensive": lambda params: m.MultiMethodRelevancy(
+        strictness=params.get("n", 3), **_kept(params, "weights")
+    ),
     "mm_decomposition": lambda _: m.DecompositionRelevancy(),
     "mm_direct": lambda _: m.metric("direct_relevancy"),
     "mm_intent": lambda _: m.IntentRelevancy(),

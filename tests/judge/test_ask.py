@@ -14,16 +14,18 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import (
     JudgeRateLimitError,
     JudgeTimeoutError,
+    JudgeTooLongError,
     JudgeTransportError,
     UnparsableReplyError,
 )
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.ask import Ask, group_tasks
+from rag_eval_otel.judge.ask import Ask, group_tasks, with_fewer_contexts
 from rag_eval_otel.judge.tasks import Judge, Rating, Statements, Task, may_share
+from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import METRIC_SETS
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import Evaluation, Replies, Usage
+from rag_eval_otel.types import Evaluation, Replies, Sample, Usage
 from scoring import FULL, script
 from support import GOOD, answers, in_turn
 from virtual_time import VirtualLoop
@@ -38,9 +40,9 @@ DRAWS = [questions.reverse_question(A, draw=i) for i in range(3)]
 EVERY: list[Task[Any]] = [*DRAWS, CONTEXT_1, CONTEXT_2, STATEMENTS, GROUNDED_1, GROUNDED_2]
 
 
-def within_loop(use: Callable[[], Awaitable[T]]) -> T:
-    async def main() -> T:
-        return await use()
+def put(ask: Ask, *tasks: Task[Any]) -> list[Any]:
+    async def main() -> list[Any]:
+        return list(await ask.each(tasks))
 
     return asyncio.run(main())
 
@@ -54,7 +56,7 @@ def test_a_question_asked_twice_is_asked_once() -> None:
         together = await asyncio.gather(ask(STATEMENTS), ask(questions.statements(Q, A)))
         return [*together, await ask(STATEMENTS)]
 
-    replies = within_loop(use)
+    replies = asyncio.run(use())
     assert judge.requests == [(STATEMENTS,)]
     assert replies == [replies[0]] * 3
 
@@ -63,7 +65,7 @@ def test_tasks_that_wait_at_once_share_requests() -> None:
     """All questions of the default metrics that can be put at once take three requests."""
     judge = FakeJudge(answers())
     ask = Ask(judge)
-    within_loop(lambda: ask.each(EVERY))
+    put(ask, *EVERY)
     assert judge.requests == [
         tuple(DRAWS),
         (CONTEXT_1, STATEMENTS, GROUNDED_1),
@@ -94,7 +96,7 @@ def test_only_what_does_not_parse_is_asked_again() -> None:
     judge = FakeJudge(
         lambda task: rating() if task == CONTEXT_1 or task.complaint else GOOD[task.prompt]
     )
-    replies = within_loop(lambda: Ask(judge).each([CONTEXT_1, STATEMENTS]))
+    replies = put(Ask(judge), CONTEXT_1, STATEMENTS)
     assert replies == [Rating(rating=1), Statements.model_validate(GOOD["statements"])]
     assert [len(request) for request in judge.requests] == [2, 1]
     (again,) = judge.requests[1]
@@ -106,8 +108,7 @@ def test_repair_ends(repairs: int) -> None:
     """A judge that never makes sense is asked once, and then as often as was allowed."""
     judge = FakeJudge(answers(statements=None))
     ask = Ask(judge, repairs=repairs)
-    with pytest.raises(UnparsableReplyError):
-        within_loop(lambda: ask(STATEMENTS))
+    assert isinstance(put(ask, STATEMENTS)[0], UnparsableReplyError)
     assert ask.ledger.usage == Usage(judge_requests=1 + repairs)
 
 
@@ -121,7 +122,7 @@ def test_a_repair_that_fails_says_why(failure: Exception) -> None:
         return GOOD[task.prompt] if task == STATEMENTS else {"rating": 9}
 
     ask = Ask(FakeJudge(answer))
-    replies = within_loop(lambda: ask.each([CONTEXT_1, STATEMENTS]))
+    replies = put(ask, CONTEXT_1, STATEMENTS)
     assert replies == [failure, Statements.model_validate(GOOD["statements"])]
     assert ask.ledger.usage == Usage(judge_requests=2)
 
@@ -139,7 +140,7 @@ def test_a_repair_keeps_nobody_else_waiting() -> None:
         ask.cancel()
         return reply, (await asyncio.gather(broken, return_exceptions=True))[0]
 
-    reply, failure = within_loop(use)
+    reply, failure = asyncio.run(use())
     assert isinstance(reply, Statements)
     assert isinstance(failure, JudgeTimeoutError)
 
@@ -151,8 +152,10 @@ class Failing:
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
+        self.requests: list[Sequence[Task[Any]]] = []
 
     async def reply(self, group: Sequence[Task[Any]]) -> Replies:
+        self.requests.append(group)
         raise self.error
 
 
@@ -160,15 +163,15 @@ class Failing:
 def test_a_failed_request_fails_each_of_its_tasks(error: Exception) -> None:
     """Every task gets the judge's own error, nobody waits for ever, and the attempt is counted."""
     ask = Ask(Failing(error))
-    assert within_loop(lambda: ask.each([CONTEXT_1, STATEMENTS])) == [error, error]
+    assert put(ask, CONTEXT_1, STATEMENTS) == [error, error]
     assert ask.ledger.usage == Usage(judge_requests=1)
     assert ask.model is None
 
 
 def test_a_judge_that_is_cancelled_inside_is_a_timeout() -> None:
     """A client library that cancels its own request does not cancel the metric."""
-    with pytest.raises(JudgeTimeoutError):
-        within_loop(lambda: Ask(Failing(asyncio.CancelledError()))(STATEMENTS))
+    (failure,) = put(Ask(Failing(asyncio.CancelledError())), STATEMENTS)
+    assert isinstance(failure, JudgeTimeoutError)
 
 
 @pytest.mark.parametrize("parts", [(), (Rating(rating=1),), (Rating(rating=1),) * 3])
@@ -181,7 +184,7 @@ def test_a_judge_that_loses_count_is_not_believed(parts: tuple[object, ...]) -> 
         async def reply(self, group: Sequence[Task[Any]]) -> Replies:
             return Replies(parts=parts, model=self.model)
 
-    replies = within_loop(lambda: Ask(Miscounting()).each([CONTEXT_1, GROUNDED_1]))
+    replies = put(Ask(Miscounting()), CONTEXT_1, GROUNDED_1)
     assert [str(reply) for reply in replies] == [
         f"the judge gave {len(parts)} replies to 2 tasks"
     ] * 2
@@ -229,7 +232,7 @@ def test_requests_under_way_can_be_given_up() -> None:
         ask.cancel()
         return ask, judge, list(await waiting)
 
-    ask, judge, outcomes = within_loop(use)
+    ask, judge, outcomes = asyncio.run(use())
     assert [type(outcome) for outcome in outcomes] == [JudgeTimeoutError, JudgeTimeoutError]
     assert judge.given_up == 2
     assert ask.ledger.usage == Usage(judge_requests=2)
@@ -371,3 +374,47 @@ def test_nothing_is_ever_stuck(moods: list[str], turns: list[int], name: str) ->
     assert len(evaluation.scores) == len(METRIC_SETS[name]())
     assert all((score.value is None) == (score.status != "ok") for score in evaluation.scores)
     assert evaluation.usage.judge_requests == len(judge.requests)
+
+
+LONG = [f"{'Paris is in France. ' * 500}{number}" for number in range(6)]  # equal first halves
+
+
+def asked_about(contexts: list[str], metrics: list[str]) -> list[Sequence[Task[Any]]]:
+    judge = Failing(JudgeTooLongError("too long"))
+    sample = Sample(question="Q?", contexts=contexts, answer="Paris.", reference="Paris.")
+    scores = asyncio.run(aevaluate(sample, metrics, judge=judge)).scores
+    assert {score.reason for score in scores} == {"too_long"}
+    return judge.requests
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        ["faithfulness"],
+        ["context_precision"],
+        ["faithfulness", "context_precision"],
+        ["default", "context_utilization", "context_precision"],
+    ],
+)
+def test_the_second_request_is_shorter(metrics: list[str]) -> None:
+    """Lists of contexts and questions about single contexts lose the same texts."""
+    requests = asked_about(LONG, metrics)
+    whole = [
+        tasks for tasks in requests if "is left out" not in str(tasks) and LONG[0] in str(tasks)
+    ]
+    assert whole
+    for tasks in whole:
+        fewer = with_fewer_contexts(tasks)
+        assert fewer in requests
+        assert len(compose(fewer).user) < 0.6 * len(compose(tasks).user)
+        assert len(set(fewer)) == len(set(tasks))
+        singles = [task.text("context") for task in fewer if "context" in dict(task.inputs)]
+        assert not any(text.startswith("(context") for text in singles)
+
+
+@pytest.mark.parametrize("contexts", [["Paris."], ["Paris."] * 6, [], ["A.", "B.", "C."]])
+def test_short_contexts_are_not_replaced_by_longer_notes(contexts: list[str]) -> None:
+    """The judge is not asked again if nothing would be shorter."""
+    requests = asked_about(contexts, ["faithfulness" if contexts else "answer_correctness"])
+    assert all(with_fewer_contexts(tasks) == list(tasks) for tasks in requests)
+    assert "is left out" not in str(requests)

@@ -202,38 +202,28 @@ def test_models_of_one_name_are_told_apart(library: type[Encoder]) -> None:
 @pytest.mark.parametrize(
     ("labels", "label", "told"),
     [
+        (NLI, None, None),
+        (("hallucinated", "consistent"), None, None),
+        (("not_entailment", "entailment"), None, None),
+        (("unsupported", "SUPPORTED"), None, None),
+        (("LABEL_0", "LABEL_1"), "LABEL_1", None),
         (("LABEL_0", "LABEL_1", "LABEL_2"), None, "name it: LocalJudge"),
         (("a", "b", "c", "d", "entailment"), None, "has 5 labels"),
         (("entailment", "supported"), None, "has 2 labels"),
         (NLI, "yes", "has no label 'yes'; its labels: contradiction"),
     ],
 )
-def test_labels_that_tell_nothing(
-    labels: Sequence[str], label: str | None, told: str, library: type[Encoder]
+def test_the_label_that_means_yes(
+    labels: Sequence[str], label: str | None, told: str | None, library: type[Encoder]
 ) -> None:
-    """It is not guessed what a label means."""
+    """It is the second one, known by its name or named by the user; it is not guessed."""
     library.labels = labels
-    with pytest.raises(ConfigError, match=re.escape(told)):
-        LocalJudge("an/nli", label=label)
-
-
-@pytest.mark.parametrize(
-    ("labels", "label"),
-    [
-        (NLI, None),
-        (("hallucinated", "consistent"), None),
-        (("not_entailment", "entailment"), None),
-        (("unsupported", "SUPPORTED"), None),
-        (("LABEL_0", "LABEL_1"), "LABEL_1"),
-    ],
-)
-def test_labels_that_are_understood(
-    labels: Sequence[str], label: str | None, library: type[Encoder]
-) -> None:
-    """The label that means yes is the second one in each of these."""
-    library.labels = labels
-    (found,) = replied(LocalJudge("an/nli", label=label), verdicts(BORN))
-    assert found.verdicts[0].probability > 0.9
+    if told is None:
+        (found,) = replied(LocalJudge("an/nli", label=label), verdicts(BORN))
+        assert found.verdicts[0].probability > 0.9
+    else:
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            LocalJudge("an/nli", label=label)
 
 
 @pytest.mark.parametrize(
@@ -254,18 +244,13 @@ def test_a_model_that_is_not_there(
 
 
 def test_a_model_of_another_kind(library: type[Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model without a trained classifier would judge by random weights."""
-    library.architectures = ["BertModel"]
-    with pytest.raises(ConfigError, match=r"no classifier of pairs \(BertModel\)"):
-        LocalJudge("a/bert")
-    library.architectures = ["BertForSequenceClassification"]
+    """Without a trained classifier it would judge by random weights; the extra may be missing."""
     monkeypatch.setattr(Words, "is_fast", False)
     with pytest.raises(ConfigError, match="fast tokenizer"):
         LocalJudge("an/nli")
-
-
-def test_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the extra."""
+    library.architectures = ["BertModel"]
+    with pytest.raises(ConfigError, match=r"no classifier of pairs \(BertModel\)"):
+        LocalJudge("a/bert")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingDependencyError, match=r"rag-eval-otel\[local\]"):
         LocalJudge("an/nli")

@@ -1,16 +1,20 @@
 """Judges and embedders by name: address, authentication and reply, by the real client library."""
 
 import asyncio
-import importlib
 import logging
+import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.runnables import RunnableLambda
 
 import questions
 from e2e.providers import USED_IN, USED_OUT, VECTOR, Providers, serving
@@ -18,14 +22,26 @@ from rag_eval_otel import aevaluate
 from rag_eval_otel import config as options_module
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, OpenAIEmbedder
-from rag_eval_otel.errors import ConfigError, JudgeAuthError, MissingDependencyError
+from rag_eval_otel.errors import (
+    ConfigError,
+    JudgeAuthError,
+    JudgeUnavailableError,
+    MissingDependencyError,
+)
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.models import build_embedder, build_plain_judge, chosen_models
+from rag_eval_otel.judge.models import (
+    build_embedder,
+    build_judge,
+    build_live_embedder,
+    build_plain_judge,
+    chosen_models,
+)
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.tasks import Rating
+from rag_eval_otel.judge.tasks import Rating, Task
+from rag_eval_otel.judge.usage import deadline_after, scope
 from rag_eval_otel.providers import PROVIDERS, Provider
 from rag_eval_otel.types import Replies
-from support import SAMPLE
+from support import SAMPLE, install
 
 CONTEXT = questions.context_relevance("Why?", ("One.",), voice=1)
 
@@ -112,17 +128,14 @@ def test_the_variables_of_the_provider(
 def test_a_key_that_is_missing(
     name: str, server: Providers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable is named, and the key for OpenAI is not sent in place of it."""
+    """It is named, and OpenAI's key is not sent in its place; local servers need none."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     with pytest.raises(JudgeAuthError, match=PROVIDERS[name.partition("/")[0]].keys[0]):
         asked(name, base_url=server.url)
     assert server.requests == []
-
-
-@pytest.mark.parametrize("name", ["ollama/m", "vllm/m"])
-def test_servers_that_need_no_key(name: str, server: Providers) -> None:
-    """A local server is asked without one being set."""
-    assert asked(name, base_url=server.url).parts == (Rating(rating=1),)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    for local in ("ollama/m", "vllm/m"):
+        assert asked(local, base_url=server.url).parts == (Rating(rating=1),)
 
 
 @pytest.mark.parametrize(
@@ -140,15 +153,8 @@ def test_addresses_as_people_write_them(given: str | None, url: str) -> None:
     assert PROVIDERS["ollama"].address(given) == url
 
 
-def test_azure_without_versions(server: Providers) -> None:
-    """An endpoint that ends in /openai/v1 is asked there, with the deployment as the model."""
-    url = f"{server.url}/openai/v1"
-    asked("azure/m", base_url=url, api_key="sk-app")
-    assert server.requests[0].path == "/openai/v1/chat/completions"
-
-
 def test_options_of_the_request(server: Providers) -> None:
-    """Temperature, seed, length and further fields are those that were asked for."""
+    """Temperature, seed, length, further fields and Azure's newer path are as asked for."""
     options: dict[str, Any] = {
         "temperature": 0.5,
         "seed": 7,
@@ -164,6 +170,8 @@ def test_options_of_the_request(server: Providers) -> None:
     assert (vllm["seed"], vllm["max_tokens"]) == (7, 99)
     assert (mistral["random_seed"], "seed" in mistral) == (7, False)
     assert (azure["max_completion_tokens"], "max_tokens" in azure) == (99, False)
+    asked("azure/m", base_url=f"{url}/openai/v1", api_key=key)
+    assert server.requests[-1].path == "/openai/v1/chat/completions"
 
 
 def test_anthropic_is_told_the_schema(server: Providers) -> None:
@@ -285,15 +293,9 @@ acme = acme_models:embedder
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    info = tmp_path / "acme_models-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-models\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRIES)
-    (tmp_path / "acme_models.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    yield tmp_path
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    install(monkeypatch, tmp_path, "acme_models", MODULE, ENTRIES)
+    yield
     sys.modules.pop("acme_models", None)
 
 
@@ -345,3 +347,84 @@ def test_the_snippets_of_the_page(
     exec(SNIPPETS[0] + snippet, {})  # noqa: S102
     assert "1 row, " in capsys.readouterr().out
     assert "lexical" in snippet or server.requests
+
+
+class Talker:
+    """A judge and embedder of a user; each call raises ``error``, if there is one."""
+
+    model = "talker"
+    revision = 7
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls = 0
+        self.error = error
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        self.calls += 1
+        if self.error:
+            raise self.error
+        return Replies(parts=tuple(Rating(rating=2) for _ in tasks), model="talker-1")
+
+    async def embed(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        await self.reply([])
+        return np.ones((len(texts), 3))
+
+
+def calls_during_an_outage(config: Config, talker: Talker) -> tuple[int, int]:
+    async def ask(call: Callable[[], Awaitable[object]]) -> int:
+        before = talker.calls
+        for i in range(30):
+            with (
+                scope(deadline=deadline_after(60 if i < 5 else 0.3)),
+                suppress(RuntimeError, JudgeUnavailableError),
+            ):
+                await call()
+        return talker.calls - before
+
+    async def both() -> tuple[int, int]:
+        judge, embedder = build_judge(config), build_live_embedder(config)
+        return await ask(lambda: judge.reply([CONTEXT])), await ask(lambda: embedder.embed(["a"]))
+
+    return asyncio.run(both())
+
+
+def test_judges_and_embedders_of_users_have_a_breaker() -> None:
+    """Each costs five failed calls; a call of a LangChain model is one attempt."""
+    talker = Talker(RuntimeError("down"))
+    config = Config(judge=talker, embedder=talker)
+    assert calls_during_an_outage(config, talker) == (5, 5)
+    talker = Talker()
+
+    def fail(_: object) -> str:
+        talker.calls += 1
+        raise RuntimeError
+
+    embeddings = DeterministicFakeEmbedding(size=3)
+    config = Config(judge=RunnableLambda(fail), embedder=embeddings)
+    assert calls_during_an_outage(config, talker) == (5, 0)
+
+
+def test_a_protected_judge_looks_like_the_judge() -> None:
+    """Its name and revision are in the versions of scores."""
+    config = Config(judge=Talker(), embedder=Talker())
+    judge, embedder = build_judge(config), build_live_embedder(config)
+    assert (judge.model, getattr(judge, "revision", None)) == ("talker", 7)
+    assert getattr(judge, "label_metrics", "none") is None
+    assert getattr(embedder, "model", None) == "talker"
+    assert "Talker" in repr(judge)
+    assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
+    assert asyncio.run(embedder.embed(["a", "b"])).shape == (2, 3)
+
+
+def test_live_scoring_has_a_breaker_and_allows_the_requests_of_all_its_turns() -> None:
+    """A turn sends several requests; with a short hold, a pause of ten seconds is waited for."""
+    config = Config(judge="openai/m", concurrency=16, hold_seconds=2.0)
+    live: Any = build_judge(config)
+    limits = live.endpoint.limits
+    assert (limits.concurrency, limits.failures) == (64, 5)
+    assert live.endpoint.state.limit == 64
+    assert limits.patience == 15
+    unheld: Any = build_judge(Config(judge="openai/m", hold_seconds=0))
+    assert unheld.endpoint.limits.patience == config.evaluation_timeout
+    plain: Any = build_plain_judge(config)
+    assert math.isinf(plain.endpoint.limits.failures)

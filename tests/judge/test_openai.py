@@ -1,8 +1,18 @@
 """The OpenAI judge: the real client in front of a scripted server."""
 
 import asyncio
+import gc
+import gzip
+import json
+import math
+import os
+import re
+import socket
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
 from typing import Any
 
 import openai
@@ -10,6 +20,7 @@ import pytest
 
 import questions
 from openai_server import HttpReply, ScriptedOpenAI
+from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import (
     JudgeAuthError,
     JudgeError,
@@ -19,22 +30,32 @@ from rag_eval_otel.errors import (
     JudgeTransportError,
     UnparsableReplyError,
 )
-from rag_eval_otel.judge.openai import OpenAIJudge, SchemaMode
-from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
-from rag_eval_otel.types import Replies
+from rag_eval_otel.evaluation import aevaluate
+from rag_eval_otel.judge.openai import OpenAIClient, OpenAIJudge, SchemaMode
+from rag_eval_otel.judge.tasks import (
+    Rating,
+    Reply,
+    Statements,
+    Task,
+)
+from rag_eval_otel.metrics import metric
+from rag_eval_otel.metrics.base import Metric
+from rag_eval_otel.providers import PROVIDERS
+from rag_eval_otel.types import Replies, Sample, Score
 from support import GOOD, good_parts, in_turn, names_asked, text_asked
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
+SAMPLE = Sample(
+    question="Who wrote it?", contexts=["Lee wrote it."], answer="Lee.", reference="Lee wrote it."
+)
 CONTEXT = questions.context_relevance(Q, C, voice=1)
 GROUNDED = questions.groundedness(A, C, voice=1)
 GROUP: list[Task[Any]] = [CONTEXT, questions.statements(Q, A), GROUNDED]
-SUPPORT = ["json_schema", "json_object", "none"]
 
 
-def judge_of(server: ScriptedOpenAI, **options: Any) -> OpenAIJudge:
-    return OpenAIJudge(
-        "gpt-x", base_url=server.base_url, **{"api_key": "sk-secret", "retries": 0, **options}
-    )
+def judge_of(server: ScriptedOpenAI, model: str = "gpt-x", **options: Any) -> OpenAIJudge:
+    options = {"api_key": "sk-secret", "retries": 0, **options}
+    return OpenAIJudge(model, base_url=server.base_url, **options)
 
 
 def asked(
@@ -45,6 +66,15 @@ def asked(
         return replies, [request.body for request in server.requests]
 
 
+def refused(message: object, status: int = 400) -> HttpReply:
+    return HttpReply(status=status, body={"error": {"message": message}})
+
+
+def completion(message: object, **more: object) -> HttpReply:
+    other = {"index": 1, "message": {"content": "{}"}}
+    return HttpReply(body={"choices": [{"index": 0, "message": message, **more}, other]})
+
+
 def failing(reply: object, kind: type[JudgeError], **options: Any) -> tuple[JudgeError, int]:
     with ScriptedOpenAI(lambda _: reply) as server:
         with pytest.raises(kind) as failure:
@@ -53,19 +83,13 @@ def failing(reply: object, kind: type[JudgeError], **options: Any) -> tuple[Judg
 
 
 def test_several_tasks_take_one_request() -> None:
-    """The replies come in the order of the tasks, with the model that answered and what it took."""
-    replies, requests = asked(good_parts, *GROUP)
+    """It is held to a strict schema, at temperature 0; the replies have the order of the tasks."""
+    replies, (body,) = asked(good_parts, *GROUP)
     assert [type(part) for part in replies.parts] == [Rating, Statements, Rating]
-    assert len(requests) == 1
     assert replies.model == "gpt-x-2026-01-01"
     assert replies.usage.judge_requests == 1
     assert replies.usage.prompt_tokens > 100
     assert replies.usage.completion_tokens > 5
-
-
-def test_the_request_is_strict_and_cold() -> None:
-    """The reply is held to a strict schema of exactly these tasks, at temperature 0."""
-    _, (body,) = asked(good_parts, *GROUP)
     assert body["temperature"] == 0
     assert body["response_format"]["json_schema"]["strict"] is True
     assert names_asked(body) == ["context_relevance_1", "statements", "groundedness_1"]
@@ -82,35 +106,13 @@ def test_without_a_schema_the_prompt_has_it(mode: SchemaMode) -> None:
 
 
 def test_a_key_is_never_shown() -> None:
-    """Printing a judge names its model only."""
+    """Printing names the model only; an error says that a character of the key is wrong."""
     assert repr(OpenAIJudge("gpt-x", api_key="sk-secret")) == "OpenAIJudge('gpt-x')"
-
-
-def test_a_key_with_a_stray_character() -> None:
-    """It is the request that is wrong, not the reply; and the key is not told."""
+    assert repr(OpenAIEmbedder("small", api_key="sk-secret")) == "OpenAIEmbedder('small')"
     error, requests = failing(GOOD, JudgeRequestError, api_key="sk-s\N{EN DASH}ecret")
     assert "stray character" in str(error)
     assert "ecret" not in "".join(traceback.format_exception(error))
     assert requests == 0
-
-
-def without_temperature(body: dict[str, Any]) -> object:
-    if "temperature" in body:
-        error = {"message": "Unsupported value: 'temperature' does not support 0.0"}
-        return HttpReply(status=400, body={"error": error})
-    return good_parts(body)
-
-
-@pytest.mark.parametrize(("supported", "tries"), [*zip(SUPPORT, [2, 3, 4], strict=True)])
-def test_a_refused_temperature_is_left_out(supported: Any, tries: int) -> None:
-    """A model that accepts only its own temperature is asked again without one, and then always."""
-
-    async def use(judge: OpenAIJudge) -> list[Replies]:
-        return [await judge.reply([CONTEXT]) for _ in range(2)]
-
-    with ScriptedOpenAI(without_temperature, supports_schema=supported) as server:
-        replies = asyncio.run(use(judge_of(server)))
-    assert [one.usage.judge_requests for one in replies] == [tries, 1]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_refused_temperature_is_left_out(supported: Any, tries: int) -> None:
 )
 def test_a_request_that_is_refused_for_good(message: str) -> None:
     """What can't be left out, or is refused without it too, ends as a bad request."""
-    error, requests = failing(HttpReply(status=400, body={"error": message}), JudgeRequestError)
+    error, requests = failing(refused(message), JudgeRequestError)
     assert error.reason == "bad_request"
     assert requests <= 4
 
@@ -187,8 +189,7 @@ def test_a_refusal_of_one_text_changes_nothing() -> None:
             await judge.reply([CONTEXT])
         return await judge.reply([CONTEXT])
 
-    refused = HttpReply(status=400, body={"error": {"message": "content filter"}})
-    reply = in_turn([{"rating": 1}, refused, {"rating": 1}])
+    reply = in_turn([{"rating": 1}, refused("content filter"), {"rating": 1}])
     with ScriptedOpenAI(reply) as server:
         replies = asyncio.run(use(judge_of(server)))
         formats = [request.body["response_format"]["type"] for request in server.requests]
@@ -204,31 +205,31 @@ def test_a_model_that_refuses_everything_is_not_asked_thrice_for_ever() -> None:
             with pytest.raises(JudgeRequestError):
                 await judge.reply([CONTEXT])
 
-    with ScriptedOpenAI(lambda _: HttpReply(status=400, body={"error": "no model"})) as server:
+    with ScriptedOpenAI(lambda _: refused("no model")) as server:
         asyncio.run(use(judge_of(server)))
         assert len(server.requests) == 3 * 3 + 7
 
 
 def reasoning(body: dict[str, Any]) -> object:
     if "temperature" in body:
-        said = "Unsupported value: 'temperature' does not support 0.0 with this model."
-        return HttpReply(status=400, body={"error": {"message": said}})
+        return refused("Unsupported value: 'temperature' does not support 0.0 with this model.")
     if "max_tokens" in body:
-        said = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-        return HttpReply(status=400, body={"error": {"message": said}})
+        return refused("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
     return good_parts(body)
 
 
-def test_a_reasoning_model_needs_no_option() -> None:
+@pytest.mark.parametrize(
+    ("formats", "tries"), [("json_schema", 3), ("json_object", 4), ("none", 5)]
+)
+def test_a_reasoning_model_needs_no_option(formats: Any, tries: int) -> None:
     """What it refuses is left out or named otherwise, once."""
 
     async def use(judge: OpenAIJudge) -> list[int]:
         return [(await judge.reply([CONTEXT])).usage.judge_requests for _ in range(2)]
 
-    with ScriptedOpenAI(reasoning) as server:
-        assert asyncio.run(use(judge_of(server, max_tokens=50))) == [3, 1]
-        body = server.requests[-1].body
-    assert (body["max_completion_tokens"], body["response_format"]["type"]) == (50, "json_schema")
+    with ScriptedOpenAI(reasoning, supports_schema=formats) as server:
+        assert asyncio.run(use(judge_of(server, max_tokens=50))) == [tries, 1]
+        assert server.requests[-1].body["max_completion_tokens"] == 50
 
 
 @pytest.mark.parametrize(
@@ -261,8 +262,7 @@ def test_thoughts_are_no_reply(content: object) -> None:
 )
 def test_a_status_has_its_error(status: int, kind: type[JudgeError]) -> None:
     """The error says the status and, in short, what the server said."""
-    body = {"error": {"message": "no " * 1000}}
-    error, _ = failing(HttpReply(status=status, body=body), kind)
+    error, _ = failing(refused("no " * 1000, status), kind)
     assert str(error).startswith(f"HTTP {status}: ")
     assert len(str(error)) < 250
 
@@ -273,10 +273,6 @@ def test_an_address_with_a_password_is_not_shown() -> None:
     with pytest.raises(JudgeTransportError) as error:
         asyncio.run(judge.reply([CONTEXT]))
     assert "secret" not in f"{error.value} {judge!r} {judge.endpoint.title}"
-
-
-def completion(message: object, **more: object) -> HttpReply:
-    return HttpReply(body={"choices": [{"index": 0, "message": message}], **more})
 
 
 @pytest.mark.parametrize(
@@ -329,3 +325,375 @@ def test_a_client_of_the_users_own_is_used() -> None:
     with ScriptedOpenAI(good_parts, secrets="keep") as server:
         assert asyncio.run(use(server.base_url)) is False
         assert server.requests[0].headers["authorization"] == "Bearer sk-own"
+
+
+def limit_sent(body: Mapping[str, Any]) -> object:
+    return body.get("max_tokens", body.get("max_completion_tokens"))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "limit"),
+    [
+        ("gpt-4o-mini", {}, 3 * 1024 + len(A)),
+        ("vllm-model", {"max_tokens": 77}, 77),
+        ("o3-mini", {}, None),
+        ("gpt-5-nano", {}, None),
+        ("gemini-2.5-flash", {}, None),
+        ("Qwen/Qwen3-8B", {}, None),
+        ("claude-sonnet-4-5", {"extra_body": {"thinking": {"type": "enabled"}}}, None),
+        ("m", {"extra_body": {"max_completion_tokens": 5}}, 5),
+    ],
+)
+def test_the_tasks_limit_the_reply(model: str, options: dict[str, Any], limit: int | None) -> None:
+    """Three questions, one of which repeats the answer; models with thoughts get no limit."""
+    with ScriptedOpenAI(good_parts) as server:
+        asyncio.run(judge_of(server, model, **options).reply(GROUP))
+        assert [limit_sent(request.body) for request in server.requests] == [limit]
+
+
+def test_a_reply_that_is_cut_off_at_our_limit_ends_the_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A model whose thoughts count is asked again without a limit, and scores."""
+
+    def reply(body: dict[str, Any]) -> object:
+        if limit_sent(body) is None:
+            return good_parts(body)
+        return completion({"content": ""}, finish_reason="length")
+
+    with ScriptedOpenAI(reply) as server, caplog.at_level("WARNING"):
+        judge = judge_of(server, "deployment")
+        for _ in range(2):
+            found = asyncio.run(
+                aevaluate(SAMPLE, ["faithfulness"], judge=judge, embedder="hashing")
+            )
+            assert found.scores[0].status == "ok"
+        limits = [limit_sent(request.body) for request in server.requests]
+    assert limits[0] is not None
+    assert set(limits[1:]) == {None}
+    assert caplog.text.count("a reply of the judge openai/deployment at http://127.0.0.1:") == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "names"),
+    [
+        (
+            "The maximum context length is 4096, but you requested 5096 (1096 in the completion)",
+            ["max_tokens", None],
+        ),
+        (
+            "max_tokens is too large: 9000. This model supports at most 4096 completion tokens.",
+            ["max_tokens", "max_completion_tokens", None],
+        ),
+    ],
+)
+def test_a_refused_limit_of_ours_is_left_out(refusal: str, names: list[str | None]) -> None:
+    """A model with a small context gets the request without a limit, from then on."""
+
+    def reply(body: dict[str, Any]) -> object:
+        if limit_sent(body) is None:
+            return good_parts(body)
+        return refused(refusal)
+
+    with ScriptedOpenAI(reply) as server:
+        judge = judge_of(server)
+        for _ in range(2):
+            assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
+        sent = [next((k for k in r.body if k.startswith("max_")), None) for r in server.requests]
+    assert sent == [*names, None]
+
+
+@contextmanager
+def endless(head: str, chunk: bytes) -> Iterator[tuple[str, list[int]]]:
+    sent = [0]
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError), closing(listening.accept()[0]) as connection:
+            connection.recv(65536)
+            connection.sendall(f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode())
+            while sent[0] < 500_000_000:
+                connection.sendall(chunk)
+                sent[0] += len(chunk)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1", sent
+    finally:
+        listening.close()
+        thread.join(60)
+
+
+CHUNK = b" " * 65536
+
+
+@pytest.mark.parametrize(
+    ("head", "chunk"),
+    [
+        ("Content-Type: application/json", CHUNK),
+        ("Transfer-Encoding: chunked", b"10000\r\n" + CHUNK + b"\r\n"),
+        ("Content-Length: 50000000", CHUNK),
+        ("Content-Encoding: gzip", gzip.compress(b"x" * 10_000_000)),
+    ],
+    ids=["no length", "chunked", "length", "gzip"],
+)
+def test_a_reply_without_end_is_refused_while_it_comes(head: str, chunk: bytes) -> None:
+    """About a megabyte is read, however the server sends it; the reply is unusable."""
+    with endless(head, chunk) as (address, sent):
+        judge = OpenAIJudge("m", base_url=address, api_key="sk-secret", retries=3)
+        with pytest.raises(UnparsableReplyError, match="larger than"):
+            asyncio.run(judge.reply([CONTEXT]))
+        state = judge.endpoint.state
+    assert sent[0] < 30_000_000, "the rest is in the buffers of the sockets"
+    assert (state.attempts, state.retries) == ({"unparsable": 1}, 0)
+
+
+def test_embeddings_may_be_larger_by_the_number_of_texts() -> None:
+    """A vector of many numbers for each of many texts is read; one for one text is not."""
+    vector = [0.123456789] * 30_000
+    with ScriptedOpenAI(good_parts, lambda _: vector) as server:
+        embedder = OpenAIEmbedder("m", base_url=server.base_url, api_key="sk-secret")
+        rows = asyncio.run(embedder.embed([str(i) for i in range(20)]))
+        assert rows.shape == (20, 30_000)
+    with endless("Content-Type: application/json", CHUNK) as (address, _):
+        embedder = OpenAIEmbedder("m", base_url=address, api_key="sk-secret")
+        with pytest.raises(UnparsableReplyError, match="larger than 1,256,000 bytes"):
+            asyncio.run(embedder.embed(["a"]))
+
+
+Probabilities = Mapping[str, float]
+
+
+def with_logprobs(text: str, at_rating: Probabilities) -> HttpReply:
+    likely = [{"token": token, "logprob": math.log(p)} for token, p in at_rating.items() if p > 0]
+    tokens = re.findall(r" ?[A-Za-z_]+| ?\d|\s+|[^\w\s]", text)
+    content = [
+        {"token": token, "logprob": -0.1, "top_logprobs": likely if token.strip().isdigit() else []}
+        for token in tokens
+    ]
+    return completion({"content": text}, logprobs={"content": content})
+
+
+def answering(rating: int, at_rating: Probabilities, *, reason: str | None = None) -> Any:
+    def answer(body: Mapping[str, Any]) -> HttpReply:
+        schema = body["response_format"]["json_schema"]["schema"]
+        talkative = {name: {"rating": rating, "reason": reason} for name in names_asked(body)}
+        reply = in_form(schema, rating) if reason is None else talkative
+        return with_logprobs(json.dumps(reply), at_rating)
+
+    return answer
+
+
+def in_form(schema: Mapping[str, Any], rating: int) -> object:
+    if "properties" in schema:
+        return {name: in_form(member, rating) for name, member in schema["properties"].items()}
+    return "so" if schema["type"] == "string" else rating
+
+
+def measured(
+    one: Metric, answer: Any, *, explanations: bool = False
+) -> tuple[Score, list[Mapping[str, Any]]]:
+    options: Any = {"embedder": "hashing", "explanations": explanations}
+    with ScriptedOpenAI(answer) as server:
+        evaluation = asyncio.run(aevaluate(SAMPLE, [one], judge=judge_of(server), **options))
+        return evaluation.scores[0], [request.body for request in server.requests]
+
+
+@pytest.mark.parametrize("explanations", [False, True])
+@pytest.mark.parametrize(
+    ("name", "rating", "at_rating", "value"),
+    [
+        ("context_relevance", 2, {"2": 0.5, "1": 0.25, "0": 0.25}, 0.625),
+        ("response_groundedness", 1, {"1": 0.6, " 1": 0.2, "2": 0.2}, 0.6),
+        ("answer_accuracy", 4, {"4": 0.5, "2": 0.25, "3": 0.25}, 10 / 12),
+        ("correctness", 4, {"4": 0.75, "5": 0.25, "9": 0.0}, 4.25),
+        ("rubric", 5, {"5": 0.5, "4": 0.25, '"': 0.25}, 14 / 3),
+    ],
+)
+def test_the_mean_under_the_judges_probabilities(
+    name: str, rating: int, at_rating: Probabilities, value: float, *, explanations: bool
+) -> None:
+    """What the judge might have said counts by its probability; what is off the scale does not."""
+    one = metric(name, rating="logprobs")
+    score, requests = measured(one, answering(rating, at_rating), explanations=explanations)
+    assert score.value == pytest.approx(value, abs=1e-12)
+    assert (score.reason, score.detail["rated"]) == (None, "logprobs")
+    assert all((r["logprobs"], r["top_logprobs"]) == (True, 20) for r in requests)
+
+
+def test_integers_ask_for_no_probabilities() -> None:
+    """By default the number replied counts, and the request is no larger than it was."""
+    score, requests = measured(
+        metric("context_relevance", judges=2), answering(2, {"2": 0.5, "0": 0.5})
+    )
+    assert (score.value, score.detail["rated"]) == (1.0, "integer")
+    assert not any("logprobs" in request for request in requests)
+
+
+@pytest.mark.parametrize("most", [5, 0])
+def test_a_server_that_refuses_so_many(most: int) -> None:
+    """It is asked for fewer, then for none; what it refused is not tried again."""
+
+    def answer(body: Mapping[str, Any]) -> object:
+        if body.get("top_logprobs", 0) > most:
+            return refused(f"top_logprobs must be at most {most}")
+        return (
+            answering(2, {"2": 0.5, "1": 0.5})(body)
+            if most
+            else {name: {"rating": 1} for name in names_asked(body)}
+        )
+
+    score, _ = measured(metric("context_relevance", rating="logprobs", judges=1), answer)
+    assert (score.value, score.detail["rated"]) == (
+        (0.75, "logprobs") if most else (0.5, "integer")
+    )
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ['it says "rating": 0 there', "braces } and { and 2 digits", "émigré — 日本 \U0001f600 1"],
+)
+def test_the_rating_is_found_beside_any_reason(reason: str) -> None:
+    """Digits and quotes in the reason are not taken for the rating."""
+    score, _ = measured(
+        metric("context_relevance", rating="logprobs"),
+        answering(2, {"2": 0.75, "1": 0.25}, reason=reason),
+    )
+    assert (score.value, score.detail["rated"]) == (0.875, "logprobs")
+
+
+BEFORE = '{"context_relevance_1": {"rating": '
+NOTHING = [{"token": "2", "logprob": None}, {"token": None}]
+BROKEN = (
+    *(None, "none", {}, {"content": None}),
+    *(
+        {"content": tokens}
+        for tokens in (
+            [{}],
+            [{"token": 1}],
+            [{"token": "{"}],
+            [{"token": f"{BEFORE}2}}}}"}],
+            [{"token": token} for token in (BEFORE, "1", "}}")],
+            [{"token": token} for token in (BEFORE, "2", "}}")],
+            [{"token": token, "top_logprobs": NOTHING} for token in (BEFORE, "2", "}}")],
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize("logprobs", BROKEN, ids=range(len(BROKEN)))
+def test_broken_probabilities_are_none(logprobs: object) -> None:
+    """Whatever a server sends in their place, the number replied counts."""
+
+    def answer(body: Mapping[str, Any]) -> HttpReply:
+        reply = {name: {"rating": 2} for name in names_asked(body)}
+        return completion({"content": json.dumps(reply)}, logprobs=logprobs)
+
+    score, _ = measured(metric("context_relevance", rating="logprobs", judges=1), answer)
+    assert (score.value, score.reason) == (1.0, "no_logprobs")
+
+
+REQUEST: tuple[str, dict[str, Any]] = ("/chat/completions", {"model": "m", "messages": []})
+
+
+@pytest.fixture(params=["aiohttp", "default"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    def not_installed(**_: object) -> None:
+        raise RuntimeError
+
+    name: str = request.param
+    if name == "default":
+        monkeypatch.setattr(openai, "DefaultAioHttpClient", not_installed)
+    elif not find_spec("aiohttp"):
+        pytest.skip("aiohttp is not installed")
+    return name
+
+
+def client_of(url: str, timeout: float = 30) -> OpenAIClient:
+    kind, key = PROVIDERS["openai"], "sk-secret"
+    return OpenAIClient(kind, client=None, base_url=url, api_key=key, timeout=timeout, retries=0)
+
+
+def sent(reply: Callable[[dict[str, Any]], object], *, times: int = 1, timeout: float = 30) -> Any:
+    async def use(url: str) -> list[Any]:
+        client = client_of(url, timeout)
+        return [await client.post(*REQUEST) for _ in range(times)]
+
+    with ScriptedOpenAI(reply) as server:
+        return asyncio.run(use(server.base_url))
+
+
+def test_requests_are_answered(transport: str) -> None:
+    """Several requests of one event loop, and then of another one, get their replies."""
+    for _ in range(2):
+        replies = sent(lambda _: "yes", times=3)
+        assert [one["choices"][0]["message"]["content"] for one in replies] == ["yes"] * 3
+
+
+@pytest.mark.usefixtures("transport")
+def test_texts_follow_no_redirect() -> None:
+    """A server that names another address gets an error; nothing is sent there."""
+    with ScriptedOpenAI(lambda _: "yes") as other:
+        elsewhere = {"location": f"{other.base_url}/chat/completions"}
+        with pytest.raises(JudgeError):
+            sent(lambda _: HttpReply(status=307, headers=elsewhere))
+        assert not other.requests
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("transport")
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (HttpReply(status=500), JudgeTransportError),
+        (HttpReply(delay=60), JudgeTimeoutError),
+        (HttpReply(body='{"choices"', headers={"Content-Length": "1000"}), JudgeTransportError),
+        (HttpReply(body="x" * 1_000_001), UnparsableReplyError),
+    ],
+)
+def test_failures_have_their_kind(reply: HttpReply, kind: type[JudgeError]) -> None:
+    """An error, a reply that does not come, one that breaks off, and one that is too large."""
+    with pytest.raises(kind):
+        sent(lambda _: reply, timeout=0.5 if reply.delay else 30)
+
+
+@pytest.mark.usefixtures("transport")
+def test_a_refused_connection_is_not_a_timeout() -> None:
+    """The client for aiohttp reports it as one; the message names the server instead."""
+    with ScriptedOpenAI(lambda _: "") as server:
+        url = server.base_url
+    client = client_of(url)
+    with pytest.raises(JudgeTransportError, match=r"127\.0\.0\.1:\d+: Connection error"):
+        asyncio.run(client.post(*REQUEST))
+
+
+@pytest.mark.usefixtures("transport")
+def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which variables to check."""
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/bundle.pem")
+    client = client_of("http://127.0.0.1:9")
+    with pytest.raises(
+        JudgeTransportError, match=r"check SSL_CERT_FILE and SSL_CERT_DIR: .*No such"
+    ):
+        asyncio.run(client.open())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.usefixtures("transport")
+def test_a_forked_child_that_deletes_the_client_does_not_disturb_its_parent() -> None:
+    """Both have the selector of the parent's loop, in which the open connection must stay."""
+    loop = asyncio.new_event_loop()
+    with ScriptedOpenAI(lambda _: "yes") as server:
+        client = client_of(server.base_url)
+        loop.run_until_complete(client.post(*REQUEST))
+        child = os.fork()
+        if child == 0:
+            del client
+            gc.collect()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert loop.run_until_complete(client.post(*REQUEST))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

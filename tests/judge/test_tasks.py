@@ -1,22 +1,40 @@
-"""The typed questions: what their replies accept, and which may travel together."""
+"""The typed questions: what their replies accept, what they show, and which may travel together."""
 
+import json
+import math
+import re
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 import questions
+from properties import json_values
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import (
+    Accuracy,
+    FivePoint,
     Kind,
     Rating,
+    Reply,
     Task,
+    TwoMarks,
+    UnitRating,
     check_examples,
     example_of,
+    grade_on,
     may_share,
+    most_tokens,
 )
+from rag_eval_otel.judge.wire import compose, prompt_text, reply_schema
+from rag_eval_otel.metrics import METRICS
+from scoring import GOOD, spoilt
+from scoring import task_of as task
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 
@@ -25,16 +43,19 @@ VERDICTS = questions.verdicts(C, ["It is so."])
 JUDGED = questions.judged_statements(Q, A, C)
 
 
-@pytest.mark.parametrize("value", [0, 1, 2, 1.0, -0.0])
-def test_a_rating_on_the_scale(value: float) -> None:
-    """A rating may be written as 1 or as 1.0."""
-    assert Rating.model_validate({"rating": value}).rating == value
-
-
 def test_one_name_stands_for_one_text() -> None:
     """Tasks about different texts of the same name do not share a request."""
     assert not may_share(STATEMENTS, questions.statements(Q, "Another answer."))
     assert not may_share(VERDICTS, questions.verdicts(C, ["Something else."]))
+
+
+ALL: dict[str, Kind[Any]] = {
+    kind.prompt: kind
+    for one in (*vars(kinds).values(), METRICS["rubric"]().asks)
+    for kind in (one if isinstance(one, tuple) else (one,))
+    if isinstance(kind, Kind)
+}
+every = pytest.mark.parametrize("kind", ALL.values(), ids=lambda kind: kind.prompt)
 
 
 def own(name: str, *inputs: str) -> Task[Any]:
@@ -101,17 +122,7 @@ def test_an_example_that_fits_nothing_is_refused_with_the_forms() -> None:
     )
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["inputs", "outputs", "question", "answer", "statements"]),
-            inner,
-            max_size=3,
-        )
-    ),
-)
+JSON = json_values("inputs", "outputs", "question", "answer", "statements")
 
 
 @given(JSON | st.fixed_dictionaries({"inputs": JSON, "outputs": JSON}))
@@ -120,3 +131,152 @@ def test_whatever_is_given_as_an_example(given_example: Any) -> None:
     example = example_of(kinds.STATEMENTS, given_example)
     if example is not None:
         assert set(dict(example.inputs)) <= {"question", "answer"}
+
+
+@every
+def test_every_member_is_required_and_checked(kind: Kind[Any]) -> None:
+    """Off the scale, of another type, null or missing: refused. Further members are not shown."""
+    reply: Any = GOOD[kind.prompt](task(kind))
+    for more in ({}, {"confidence": 1}):
+        assert isinstance(kind.reply.model_validate({**reply, **more}), kind.reply)
+    assert kind.reply.model_json_schema()["additionalProperties"] is False
+    for bad in spoilt(reply):
+        with pytest.raises(ValidationError):
+            kind.reply.model_validate(bad)
+    for name in reply.keys() - {"reason"}:
+        for bad in ({k: v for k, v in reply.items() if k != name}, {**reply, name: None}):
+            with pytest.raises(ValidationError):
+                kind.reply.model_validate(bad)
+
+
+@pytest.mark.parametrize(
+    ("reply", "low", "high"), [(Rating, 0, 2), (UnitRating, 0, 1), (FivePoint, 1, 5)]
+)
+def test_both_ends_are_on_the_scale(reply: type[Reply], low: float, high: float) -> None:
+    """The ends of a scale count, also as 2.0, and what is a hair beyond them does not."""
+    inside = () if reply is Rating else (math.nextafter(low, 9), math.nextafter(high, 0))
+    for rating in (low, float(high), (low + high) / 2, *inside):
+        assert reply.model_validate({"rating": rating}).model_dump()["rating"] == rating
+    for rating in (math.nextafter(low, -9), math.nextafter(high, 9)):
+        with pytest.raises(ValidationError, match=r"must be from|should be 0, 1 or 2"):
+            reply.model_validate({"rating": rating})
+
+
+def test_a_refusal_quotes_little() -> None:
+    """What a judge is told of its reply does not grow with the reply."""
+    for reply in (Rating, TwoMarks, UnitRating):
+        (name, *_) = reply.model_fields
+        with pytest.raises(ValidationError) as refused:
+            reply.model_validate({name: "7" * 10_000, "sufficiency": 1})
+        assert max(len(error["msg"]) for error in refused.value.errors()) < 120
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 10**4000])
+def test_an_integer_too_large_for_a_float(number: int) -> None:
+    """JSON's integers know no bounds; ours do."""
+    for reply in (Rating, Accuracy, UnitRating, FivePoint, grade_on(0, 1)):
+        with pytest.raises(ValidationError):
+            reply.model_validate({"rating": number})
+
+
+@pytest.mark.parametrize(
+    ("levels", "schema"),
+    [
+        ((0, 0.5, 1), {"type": "number", "enum": [0, 0.5, 1]}),
+        ((1.0, 2.0), {"type": "integer", "enum": [1, 2]}),
+    ],
+)
+def test_the_schema_lists_the_levels(levels: tuple[float, ...], schema: dict[str, Any]) -> None:
+    """A server that keeps to the schema cannot leave the scale."""
+    rating = grade_on(*levels).model_json_schema()["properties"]["rating"]
+    assert {key: rating[key] for key in schema} == schema
+    assert json.loads(json.dumps(rating["enum"])) == schema["enum"]
+
+
+@every
+def test_a_prompt_is_short_and_names_its_members(kind: Kind[Any]) -> None:
+    """Names in backticks are members of the reply or names of the material; the text is short."""
+    text = prompt_text(kind.prompt)
+    assert len(text) < 500
+    schema = str(kind.reply.model_json_schema())
+    for name in re.findall(r"`(\w+)`", text):
+        assert name in kind.inputs or f"'{name}'" in schema, name
+
+
+@every
+def test_what_a_judge_has_to_decide_is_named(kind: Kind[Any]) -> None:
+    """Each number of a reply with several members is named in the prompt, with its meaning."""
+    text = prompt_text(kind.prompt)
+    assert [
+        name for name in numbers_in(reply_schema(kind.reply, reasons=False)) if name not in text
+    ] == []
+
+
+def numbers_in(schema: dict[str, Any]) -> list[str]:
+    members = schema.get("properties", {}) or schema.get("items", {}).get("properties", {})
+    below = [name for one in members.values() for name in numbers_in(one)]
+    plain = {"integer", "number", "boolean"}
+    return below + [f"`{name}`" for name, one in members.items() if one.get("type") in plain]
+
+
+PAIRS = list(combinations(ALL.values(), 2))
+
+
+def test_the_reference_is_seen_by_no_question_that_does_not_show_it() -> None:
+    """What knows the right answer never shares a request with what must judge without it."""
+    for one, other in PAIRS:
+        if ("reference" in one.inputs) != ("reference" in other.inputs):
+            assert not may_share(task(one), task(other)), (one.prompt, other.prompt)
+
+
+@pytest.mark.parametrize("name", ["rubric", "guidelines"])
+def test_rules_of_the_users_are_seen_by_no_other_question(name: str) -> None:
+    """A rubric may say what the right answer is; so may a guideline."""
+    (kind,) = (kind for kind in ALL.values() if name in kind.inputs)
+    assert not [k.prompt for k in ALL.values() if k is not kind and may_share(task(kind), task(k))]
+
+
+def test_a_reverse_question_is_drawn_from_the_answer_alone() -> None:
+    """Nothing that shows question or contexts may be in the same request."""
+    for other in ALL.values():
+        if other is not kinds.REVERSE_QUESTION:
+            assert not may_share(task(kinds.REVERSE_QUESTION), task(other))
+
+
+@pytest.mark.parametrize(
+    "voices", [kinds.CONTEXT_RELEVANCE, kinds.GROUNDEDNESS, kinds.ACCURACY], ids=str
+)
+def test_two_voices_are_two_requests(voices: tuple[Kind[Any], ...]) -> None:
+    """Two judges that are to be independent do not answer in one reply."""
+    one, other = voices
+    assert not may_share(task(one), task(other))
+    assert (one.voice, other.voice) == (1, 2)
+    assert prompt_text(one.prompt) != prompt_text(other.prompt)
+    assert one.family == other.family
+
+
+def test_the_rest_may_travel_together() -> None:
+    """Without reference, rules and reverse questions, all first voices fit into one request."""
+    shared = [
+        task(kind)
+        for kind in ALL.values()
+        if not {"reference", "rubric", "guidelines"} & set(kind.inputs)
+        and kind is not kinds.REVERSE_QUESTION
+        and kind.voice != 2
+    ]
+    assert all(may_share(one, other) for one, other in combinations(shared, 2))
+    request = compose(shared)
+    assert set(request.schema["properties"]) == {task.prompt for task in shared}
+    assert len({task.prompt for task in shared}) == len(shared)
+    for name in ("question", "answer", "contexts", "statements", "sub_questions", "intent"):
+        assert len(re.findall(rf"^\[\w+ {name}(?: 1)?\]$", request.user, flags=re.MULTILINE)) == 1
+
+
+def test_more_texts_and_reasons_allow_longer_replies() -> None:
+    """Each judged text counts, reasons triple the limit, and prompts of users have none."""
+    verdicts = questions.verdicts(["One."], ["A.", "B."])
+    assert most_tokens([verdicts]) == 1024 + 2 * 64
+    assert most_tokens([replace(verdicts, reasons="on")]) == 3 * (1024 + 2 * 64)
+    assert most_tokens([questions.statements("Q", "x" * 100_000)]) == 16_384
+    own = Kind(prompt="mine", reply=Rating, inputs=("answer",), instructions="Rate it.")
+    assert most_tokens([verdicts, own.task({"answer": "A"})]) is None

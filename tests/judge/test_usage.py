@@ -1,27 +1,35 @@
-"""Tokens and money of evaluations: what each metric takes, through the real client over HTTP."""
+"""Tokens and money of evaluations, through the real client over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from openai_server import HttpReply, ScriptedOpenAI
+from openai_server import HttpReply, ScriptedOpenAI, estimate_tokens
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import OpenAIEmbedder
-from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.errors import (
+    BudgetSpentError,
+    JudgeRateLimitError,
+    JudgeTimeoutError,
+    JudgeTransportError,
+    UnparsableReplyError,
+)
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.limits import Endpoint, Limits
 from rag_eval_otel.judge.models import ProtectedJudge
 from rag_eval_otel.judge.openai import OpenAIJudge, usage_of
+from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares
 from rag_eval_otel.metrics.custom import Guideline
-from rag_eval_otel.prices import Price, Prices, _list_price, load_prices
+from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.testing import FakeJudge
-from rag_eval_otel.types import Evaluation, Replies, Usage
+from rag_eval_otel.types import Evaluation, Usage
 from support import benchmark
 
 TABLE = {"models": {"j": {"input": 1.0, "output": 4.0}, "e": {"input": 0.5}}}
@@ -29,6 +37,7 @@ TABLE = {"models": {"j": {"input": 1.0, "output": 4.0}, "e": {"input": 0.5}}}
 
 TURNS = benchmark("_turns")
 SAMPLE = Sample(**TURNS.turns()[7])
+TRIAD = ("answer_relevancy", "context_relevance", "faithfulness")
 
 
 def measured(
@@ -104,75 +113,6 @@ def test_thoughts_and_cached_tokens_are_read() -> None:
     assert found == Usage(prompt_tokens=10, cached_tokens=10, completion_tokens=10)
 
 
-def test_replies_without_a_price_have_no_cost(caplog: pytest.LogCaptureFixture) -> None:
-    """A price without ``output`` is that of an embedder: replies are not free, but unknown."""
-    prices = load_prices({"models": {"half": {"input": 1.0}}})
-    replied = Usage(prompt_tokens=1_000_000, completion_tokens=1_000_000)
-    assert prices.cost("half", replied) is None
-    assert prices.cost_of(replied, judge=("half",), embedder="half") is None
-    assert "no price is known for half" in caplog.text
-    assert prices.cost("half", Usage(embedding_tokens=1_000_000)) == 1.0
-    budget = Budget(limits_of("1 USD/day", where="budget"), prices=prices)
-    budget.require_price("half", "embedder")
-    with pytest.raises(ConfigError, match=r'judge \'half\', whose price has no "output"'):
-        budget.require_price("half", "judge")
-
-
-@pytest.mark.parametrize(
-    ("model", "price"),
-    [
-        ("Llama-3.1", 1),
-        ("meta-llama/Llama-3.1", 2),
-        ("together/meta-llama/Llama-3.1", 2),
-        ("meta-llama/Llama-3.1-2026-01-31", 2),
-        ("together/Llama-3.1", 1),
-        ("qwen/Llama-3.1", 1),
-        ("meta-llama/Llama", None),
-        ("/", None),
-    ],
-)
-def test_the_price_of_the_longest_part_of_a_name_counts(model: str, price: float | None) -> None:
-    """A table may name a model with its providers, or without them."""
-    table = {"Llama-3.1": {"input": 1}, "meta-llama/Llama-3.1": {"input": 2}}
-    found = load_prices({"models": table}).price_of(model)
-    assert (found and found.input) == price
-
-
-def test_prices_are_read_from_a_mapping() -> None:
-    """The option takes a table as well as a file; embedders need no price of replies."""
-    found = load_prices({"currency": "EUR", "models": {"e": {"input": 2}}})
-    assert found == Prices(models={"e": Price(input=2)}, currency="EUR")
-    for wrong in (
-        {"models": {"e": {"output": 2}}},
-        {"models": {5: {"input": 2}}},
-        {"models": {"e": {"input": 2}}, "currency": None},
-        {"models": {"e": {"input": 2}}, "currency": "dollars"},
-    ):
-        with pytest.raises(ConfigError, match=r"prices \(RAG_EVAL_PRICES\): the price table must"):
-            load_prices(wrong)
-
-
-def test_other_models_have_list_prices() -> None:
-    """The library of prices knows models of providers, but no embedders and no private names."""
-    prices = load_prices({"models": {"mine": {"input": 2}}})
-    assert prices.price_of("mine") == Price(input=2)
-    listed = prices.price_of("openai/gpt-4o-mini-2024-07-18")
-    assert listed == Price(input=0.15, cached_input=0.075, output=0.6)
-    assert load_prices().price_of("gpt-4o-mini") == listed
-    assert load_prices().price_of("text-embedding-3-small") is None
-    assert load_prices({"currency": "EUR", "models": {}}).price_of("gpt-4o-mini") is None
-
-
-def test_without_the_library_of_prices_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A budget of money says what to install, or to name."""
-    monkeypatch.setitem(sys.modules, "genai_prices", None)
-    _list_price.cache_clear()
-    budget = Budget(limits_of("1 USD/day", where="budget"), prices=Prices())
-    with pytest.raises(ConfigError, match="in the option prices, install the extra prices"):
-        budget.require_price("gpt-4o-mini", "judge")
-    _list_price.cache_clear()
-
-
 class OddError(Exception):
     """An exception of another library, with attributes that look like ours."""
 
@@ -182,21 +122,194 @@ class OddError(Exception):
         self.response = SimpleNamespace(headers=["retry-after"])
 
 
-class Odd(FakeJudge):
-    """A judge with exceptions of its own."""
-
-    async def reply(self, tasks: Any) -> Replies:
-        raise OddError
-
-
 def test_attributes_of_an_exception_of_others_are_not_taken_for_ours() -> None:
     """A request that fails in a judge of the user counts once, and its place becomes free."""
-    budget = Budget(limits_of("3 requests/day", where="budget"))
+
+    def fail(_: object) -> object:
+        raise OddError
+
+    one = budget("3 requests/day")
     endpoint = Endpoint("judge odd", Limits(retries=0, concurrency=1))
-    judge = ProtectedJudge(Odd(lambda _: {}), endpoint)
+    judge = ProtectedJudge(FakeJudge(fail), endpoint)
     metric = Guideline(guidelines="It is polite.", name="polite")
-    found = asyncio.run(aevaluate(SAMPLE, [metric], judge=judge, embedder="hashing", budget=budget))
+    found = asyncio.run(aevaluate(SAMPLE, [metric], judge=judge, embedder="hashing", budget=one))
     assert found.scores[0].detail["error"] == "OddError"
     assert found.usage.judge_requests == 1
     assert endpoint.state.in_flight == 0
-    assert budget.left()[0][1] == 2
+    assert one.left()[0][1] == 2
+
+
+def scored(metrics: Sequence[str], *, explanations: bool = False) -> Evaluation:
+    assert len(SAMPLE.question.split()) >= 15
+    assert all(len(text.split()) >= 120 for text in SAMPLE.context_texts)
+    assert len(SAMPLE.answer.split()) >= 60
+    options: Any = {"embedder": "hashing", "explanations": explanations}
+    with ScriptedOpenAI(TURNS.reply, tokens=estimate_tokens) as server:
+        judge = OpenAIJudge("m", base_url=server.base_url, api_key="sk-x")
+        return asyncio.run(aevaluate(SAMPLE, metrics, judge=judge, **options))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "shown", "most"), [(TRIAD, 1690, 95), (("default",), 1875, 150)]
+)
+def test_a_turn_takes_few_tokens(metrics: Sequence[str], shown: int, most: int) -> None:
+    """Two requests: one for three questions, one for digits; texts are shown once."""
+    evaluation = scored(metrics)
+    assert [score.status for score in evaluation.scores] == ["ok"] * len(evaluation.scores)
+    assert evaluation.usage.judge_requests == 2
+    assert evaluation.usage.completion_tokens <= most
+    assert evaluation.usage.prompt_tokens <= shown
+
+
+def test_reasons_are_what_costs() -> None:
+    """With explanations on, the judge writes more, and they are there."""
+    plain, explained = scored(("default",)), scored(("default",), explanations=True)
+    assert explained.usage.completion_tokens > 1.2 * plain.usage.completion_tokens
+    assert "another year" in (explained["faithfulness"].explanation or "")
+    assert "another year" not in str([score.explanation for score in plain.scores])
+    versions = [score.version for score in (*plain.scores, *explained.scores)]
+    assert len(set(versions)) == len(versions)
+
+
+PRICES = Prices(models={"m": Price(input=1.0, output=10.0)})
+
+
+def budget(text: str) -> Budget:
+    return Budget(limits_of(text, where="budget"), prices=PRICES)
+
+
+def meter_of(one: Budget) -> Meter:
+    return Meter(one, model="m", size=300, part="judge")
+
+
+async def metered(one: Budget, *attempts: Usage | BaseException) -> Meter:
+    async with meter_of(one) as meter:
+        for result in attempts:
+            with suppress(JudgeTimeoutError, OSError):
+                async with attempt() as made:
+                    if isinstance(result, BaseException):
+                        raise result
+                    made.usage = result
+    return meter
+
+
+def test_each_attempt_counts() -> None:
+    """Three HTTP attempts of one request are three requests; none is made beyond the budget."""
+    one, small = budget("10 requests/minute"), budget("2 requests/minute")
+    tokens = Usage(prompt_tokens=7, completion_tokens=2)
+    meter = asyncio.run(metered(one, OSError(), OSError(), tokens))
+    assert meter.usage == Usage(judge_requests=3, prompt_tokens=7, completion_tokens=2)
+    assert dict(one.left()) == {one.limits[0]: 7}
+    with pytest.raises(BudgetSpentError):
+        asyncio.run(metered(small, OSError(), OSError(), tokens))
+    assert dict(small.left()) == {small.limits[0]: 0}
+
+
+def test_a_judge_that_counts_no_attempts_is_believed() -> None:
+    """The usage in its replies counts; a request that it does not send costs nothing."""
+    one = budget("10 requests/minute, 10k tokens/minute")
+    unsent = JudgeTimeoutError("no place in time")
+    unsent.requests = 0
+
+    async def asked(usage: Usage | None, error: Exception | None = None) -> Usage:
+        with suppress(JudgeTimeoutError):
+            async with meter_of(one) as meter:
+                if usage is not None:
+                    meter.tell(usage)
+                if error is not None:
+                    raise error
+        return meter.usage
+
+    told = Usage(judge_requests=2, prompt_tokens=50)
+    assert asyncio.run(asked(told)) == told
+    assert [left for _, left in one.left()] == [8, 9_950]
+    assert asyncio.run(asked(None)) == asyncio.run(asked(None, unsent)) == Usage()
+    assert [left for _, left in one.left()] == [8, 9_950]
+
+
+@pytest.mark.parametrize("named", [Usage(), Usage(judge_requests=1)])
+def test_a_judge_that_names_no_tokens_is_estimated(named: Usage) -> None:
+    """A reply without usage is a request, and takes the estimated tokens and money."""
+    one = budget("10 requests/minute, 10k tokens/minute, 1 USD/minute")
+
+    async def asked(*, counts: bool) -> Usage:
+        async with meter_of(one) as meter:
+            if counts:
+                async with attempt():
+                    pass
+            meter.tell(named)
+        return meter.usage
+
+    for number, counts in enumerate((False, True), start=1):
+        assert asyncio.run(asked(counts=counts)) == Usage(judge_requests=1)
+        assert [left for _, left in one.left()] == pytest.approx(
+            [10 - number, 10_000 - 356 * number, 1 - (100 + 2_560) / 1e6 * number]
+        )
+
+
+@pytest.mark.parametrize(
+    ("error", "tokens"),
+    [
+        (JudgeRateLimitError("slow down"), 0),
+        (JudgeTransportError("down"), 0),
+        (UnparsableReplyError("the reply is not JSON"), 356),
+        (JudgeTimeoutError("no reply in time"), 356),
+        (ValueError("a defect in the judge"), 356),
+    ],
+)
+@pytest.mark.parametrize("calls", ["attempt", "nothing"])
+def test_failed_requests_without_a_reply_are_free(
+    error: Exception, tokens: int, calls: str
+) -> None:
+    """A refusal takes no tokens; if a reply may have been paid for, the estimate counts."""
+    one = budget("10k tokens/minute")
+
+    async def asked() -> None:
+        async with meter_of(one), attempt() if calls == "attempt" else nullcontext():
+            raise error
+
+    with pytest.raises(type(error)):
+        asyncio.run(asked())
+    assert [left for _, left in one.left()] == [10_000 - tokens]
+
+
+def test_a_request_that_was_given_up_counts_once() -> None:
+    """Its client may have sent it, so that a cancelled request without attempts counts as one."""
+    one = budget("3 requests/day")
+    seen: list[Usage] = []
+
+    async def waiting() -> None:
+        meter = meter_of(one)
+        try:
+            async with meter:
+                seen.append(meter.close())
+                raise asyncio.CancelledError
+        finally:
+            seen.append(meter.usage)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(waiting())
+    assert seen == [Usage(judge_requests=1)] * 2
+    assert [left for _, left in one.left()] == [2]
+
+
+def test_shares_add_up_exactly() -> None:
+    """Tokens are divided by weight into whole numbers that lose nothing."""
+    usage = Usage(judge_requests=1, prompt_tokens=100, cached_tokens=64, completion_tokens=7)
+    for weights in ([1, 1, 1], [5, 0, 3], [0, 0], [997, 1]):
+        found = shares(usage, weights)
+        assert sum(found, Usage()) == usage
+    assert shares(usage, []) == []
+
+
+def test_a_question_of_two_metrics_is_divided_among_them() -> None:
+    """A shared question costs each of its metrics half, and a question of one metric all."""
+    ledger = Ledger()
+    for metric, question in (("a", "both"), ("b", "both"), ("b", "own")):
+        with scope(metric=metric):
+            ledger.ask(question)
+    ledger.ask("nobody's")
+    ledger.spend({"both": 30, "own": 10}, Usage(prompt_tokens=400))
+    ledger.spend({"nobody's": 1}, Usage(prompt_tokens=9))
+    found = ledger.shares(["a", "b", "c"])
+    assert [found[name].prompt_tokens for name in "abc"] == [150, 250, 0]

@@ -1,22 +1,40 @@
 """Messages and schemas for a judge, and the reading of whatever it says."""
 
+import asyncio
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
 
 import questions
-from rag_eval_otel.errors import UnparsableReplyError
+import rag_eval_otel
+from openai_server import ScriptedOpenAI
+from properties import json_values
+from rag_eval_otel import Sample, aevaluate, instrument
+from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.tasks import Rating, ReverseQuestion, Statements, Task, Useful
-from rag_eval_otel.judge.wire import compose, prompt_text, read_parts
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.tasks import (
+    GROUNDEDNESS,
+    Rating,
+    ReverseQuestion,
+    Statements,
+    Task,
+    Useful,
+)
+from rag_eval_otel.judge.wire import clipped, compose, load_prompts, prompt_text, read_parts
+from rag_eval_otel.tools import evaluate_dataset
+from rag_eval_otel.types import Evaluation
 from rag_eval_otel.untrusted import harmless
-from support import DRAWINGS, GOOD
+from support import DRAWINGS, GOOD, SAMPLE, good_parts
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 CONTEXT, GROUNDED = (
@@ -368,15 +386,7 @@ FRAGMENTS = st.sampled_from(
         "1e999",
     ]
 )
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["rating", "statements", "groundedness_1", "x"]), inner, max_size=3
-        )
-    ),
-)
+JSON = json_values("rating", "statements", "groundedness_1", "x")
 
 
 @given(
@@ -389,3 +399,118 @@ def test_whatever_a_judge_says_is_read(text: str, group: list[Task[Any]]) -> Non
     assert len(parts) == len(group)
     for part, task in zip(parts, group, strict=True):
         assert isinstance(part, (task.reply, UnparsableReplyError))
+
+
+METRIC = "context_relevance"
+PROMPT = "context_relevance_1.md"
+MINE = "How much of the question do these passages answer? Rate them."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    mine = tmp_path / "prompts"
+    shutil.copytree(Path(rag_eval_otel.__file__).parent / "judge" / "prompts", mine)
+    (mine / PROMPT).write_text(MINE, encoding="utf-8")
+    return mine
+
+
+def asked(**options: object) -> tuple[Evaluation, str]:
+    with ScriptedOpenAI(good_parts) as server:
+        judge = OpenAIJudge("m", base_url=server.base_url, api_key="k", retries=0)
+        evaluation = asyncio.run(
+            aevaluate(SAMPLE, [METRIC], judge=judge, embedder="hashing", **options)  # type: ignore[arg-type]
+        )
+        return evaluation, str([request.body for request in server.requests])
+
+
+def test_the_judge_is_asked_in_these_words(folder: Path) -> None:
+    """A file takes the place of the built-in text, and the version tells so."""
+    built_in, before = asked()
+    own, after = asked(prompts=folder)
+    assert MINE in after
+    assert MINE not in before
+    assert own[METRIC].value == built_in[METRIC].value
+    assert own[METRIC].version != built_in[METRIC].version
+    again, _ = asked()
+    assert again[METRIC].version == built_in[METRIC].version, "nothing is left behind"
+
+
+def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``RAG_EVAL_PROMPTS`` holds for datasets, the command and live turns alike."""
+    built_in = evaluate_dataset([SAMPLE], [METRIC], judge="lexical")
+    monkeypatch.setenv("RAG_EVAL_PROMPTS", str(folder))
+    own = evaluate_dataset([SAMPLE], [METRIC])
+    assert own[METRIC].versions != built_in[METRIC].versions
+    assert asked()[1].count(MINE) == 1
+    (folder / PROMPT).unlink()
+    with pytest.raises(ConfigError, match=PROMPT):
+        instrument(tracer_provider=TracerProvider())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (PROMPT, None, rf"has no {PROMPT}; copy what you do not change from"),
+        (PROMPT, "", rf"{PROMPT} is empty"),
+        (PROMPT, " \n\t", rf"{PROMPT} is empty"),
+        (PROMPT, b"\xff\xfe\xff", "cannot be read"),
+        ("context_relevence_1.md", "x", r"did you mean context_relevance_1\.md\?"),
+        ("zzzzzz.md", "x", "no prompt has that name$"),
+    ],
+)
+def test_a_folder_that_is_not_whole(
+    name: str, text: str | bytes | None, told: str, folder: Path
+) -> None:
+    """A file that is missing, empty, unreadable or of an unknown name is refused at once."""
+    path = folder / name
+    if text is None:
+        path.unlink()
+    else:
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    for use in (
+        lambda: load_prompts(folder),
+        lambda: evaluate_dataset([SAMPLE], [METRIC], prompts=folder),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            use()
+
+
+FACT = "Paris is the capital of France. "
+
+
+@pytest.mark.parametrize("most", [100, 101, 128, 150, 333])
+@pytest.mark.parametrize(
+    "fact", [FACT, "巴黎是法国的首都。", "Is Paris the capital? ", "Paris lies in France\n"]
+)
+def test_a_text_is_cut_at_the_end_of_a_sentence(fact: str, most: int) -> None:
+    """No half of a sentence is left, and nothing that the author has not written."""
+    sample, cut = clipped(Sample(answer=fact * 50), most)
+    assert fact * 50 == sample.answer + (fact * 50)[-cut["answer"] :]
+    assert most // 2 < len(sample.answer) <= most
+    assert len(sample.answer.strip()) % len(fact) in {0, len(fact.strip())}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a" * 300, "a" * 100),
+        ("word " * 60, ("word " * 20).rstrip()),
+        (f"{'a' * 97} 3.14159 is pi", "a" * 97),
+        (f"{'a' * 90} b. {'c' * 99}", f"{'a' * 90} b."),
+        ("a" * 100, "a" * 100),
+    ],
+)
+def test_a_text_without_sentences_is_cut_between_words(text: str, kept: str) -> None:
+    """A text without spaces is cut at the limit."""
+    sample, _ = clipped(Sample(answer=text), 100)
+    assert sample.answer == kept
+
+
+def test_a_judge_is_told_what_was_cut() -> None:
+    """The note follows each cut text in the prompt."""
+    sample, cut = clipped(Sample(answer=FACT * 10, contexts=[FACT * 10, "Short."]), 100)
+    task = GROUNDEDNESS[0].task({"answer": sample.answer, "contexts": sample.context_texts})
+    shown = compose([task]).user
+    assert cut == {"answer": 225, "contexts": 225}
+    assert shown.count("France.\n[... 225 characters cut]\n") == 2
+    assert shown.count("characters cut]") == 2

@@ -34,10 +34,14 @@ from recording import Capture, capture
 RUNNABLE = [app for app in APPS if not app.skip]
 AGENTS = {"agent_non_rag", "agent_retriever_tools", "rag_as_tool"}
 CLIENTS = {"chat", "text_completion", "retrieval"}
-VARIANTS = (("essential", "foreign"), ("essential", "all"), ("all", "foreign"), ("none", "foreign"))
+VARIANTS = (("essential", "foreign"), ("all", "foreign"))
+RARE = [
+    pytest.param(*one, marks=pytest.mark.slow)
+    for one in (("essential", "all"), ("none", "foreign"))
+]
 VOCABULARY = {*company.PAGES, *company.ANSWERS, *company.ANSWERS.values()}
 each_app = pytest.mark.parametrize("app", RUNNABLE, ids=[app.name for app in RUNNABLE])
-each_variant = pytest.mark.parametrize(("spans", "content"), VARIANTS)
+each_variant = pytest.mark.parametrize(("spans", "content"), [*VARIANTS, *RARE])
 
 
 @dataclass(eq=False)
@@ -55,10 +59,14 @@ class RunIds(BaseCallbackHandler):
     on_chat_model_start = on_llm_start = on_retriever_start = on_tool_start = on_chain_start
 
 
-@cache
 def ran(
     app: App, spans: Spans = "essential", content: ExportContent = "foreign"
 ) -> tuple[Capture, RunIds]:
+    return _ran(app, spans, content)
+
+
+@cache
+def _ran(app: App, spans: Spans, content: ExportContent) -> tuple[Capture, RunIds]:
     captured, ids = capture(spans=spans, content=content), RunIds()
     app.run([captured.handler, ids])
     captured.flush()

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from golden.cases import GOLDEN_CORE, GOLDEN_EDGE, Case, golden_cases
-from golden.checks import assert_in_order, assert_the_peers_number
-from golden.policy import RECOMMENDED, is_about
+from golden.checks import RECOMMENDED, assert_in_order, assert_the_peers_number, is_about
 from golden.run import outcome_of
 
 GIVEN = os.environ.get("RAG_EVAL_GOLDEN")

@@ -1,13 +1,13 @@
 """Kappa, Spearman, AUROC, shares, the corrected rate and the threshold: peers, and laws."""
 
 import math
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, mannwhitneyu, spearmanr
 
 from rag_eval_otel.tools.agreement import (
     MIN_YOUDEN,
@@ -20,6 +20,12 @@ from rag_eval_otel.tools.agreement import (
     spearman,
     wilson,
 )
+
+
+@pytest.fixture(scope="module")
+def scipy() -> Any:
+    """Import what no other test needs, and what takes long, where it is used."""
+    return import_module("scipy.stats")
 
 
 def close(figure: Figure, expected: float | None) -> bool:
@@ -36,12 +42,12 @@ def counts(true_pass: int, false_pass: int, true_fail: int, false_fail: int) -> 
 
 @pytest.mark.parametrize("levels", [2, 3, 5])
 @pytest.mark.parametrize("n", [7, 20, 100])
-def test_spearman_is_that_of_scipy(levels: int, n: int) -> None:
+def test_spearman_is_that_of_scipy(levels: int, n: int, scipy: Any) -> None:
     """Equal ratings included; exchanging the ratings changes nothing."""
     draw = np.random.default_rng(20)
     a = draw.integers(levels, size=n).astype(float)
     b = np.clip(a + draw.integers(-1, 2, size=n), 0, levels - 1)
-    expected = float(spearmanr(a, b).statistic)
+    expected = float(scipy.spearmanr(a, b).statistic)
     assert close(spearman(a, b), expected)
     assert close(spearman(b, a), expected)
     assert close(spearman(a, a), 1.0)
@@ -49,12 +55,12 @@ def test_spearman_is_that_of_scipy(levels: int, n: int) -> None:
 
 @pytest.mark.parametrize("digits", [1, 6])
 @pytest.mark.parametrize("n", [7, 20, 100])
-def test_figures_of_labelled_scores_are_those_of_peers(digits: int, n: int) -> None:
+def test_figures_of_labelled_scores_are_those_of_peers(digits: int, n: int, scipy: Any) -> None:
     """AUROC of scipy with equal scores, counts of numpy, and the best of all thresholds."""
     draw = np.random.default_rng(n)
     truths = np.arange(n) < n // 3 + 1
     scores = np.clip(draw.normal(0.4 + 0.2 * truths, 0.25), 0, 1).round(digits)
-    above = mannwhitneyu(scores[truths], scores[~truths]).statistic
+    above = scipy.mannwhitneyu(scores[truths], scores[~truths]).statistic
     assert close(auroc(scores, truths), float(above) / (truths.sum() * (~truths).sum()))
     confusion = confusion_of(scores >= 0.5, truths)
     assert (confusion.passes, confusion.fails) == (truths.sum(), (~truths).sum())
@@ -120,9 +126,9 @@ def test_perfect_agreement_and_few_rows_have_no_interval() -> None:
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 5), (5, 5), (3, 9), (81, 100)])
-def test_wilson_interval_is_that_of_scipy(k: int, n: int) -> None:
+def test_wilson_interval_is_that_of_scipy(k: int, n: int, scipy: Any) -> None:
     """At both ends, too."""
-    expected = binomtest(k, n).proportion_ci(method="wilson")
+    expected = scipy.binomtest(k, n).proportion_ci(method="wilson")
     assert wilson(k, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 

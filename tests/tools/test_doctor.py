@@ -10,11 +10,11 @@ import pytest
 
 from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
-from rag_eval_otel.runtime.providers import answers_http
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.doctor import (
     Answer,
     Diagnosis,
+    answers_http,
     diagnose,
     endpoint_of,
     export_nothing,

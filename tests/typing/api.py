@@ -59,6 +59,7 @@ def a_score_is_a_number_or_has_a_reason(score: Score) -> None:
     assert_type(score.value, float | None)
     assert_type(score.status, Literal["ok", "undefined", "error"])
     assert_type(score.label, Literal["pass", "fail"] | None)
+    assert_type(score.normalized, float | None)
 
 
 async def evaluating_gives_scores(sample: Sample) -> None:
@@ -76,6 +77,7 @@ async def evaluating_gives_scores(sample: Sample) -> None:
     assert_type(evaluation, Evaluation)
     assert_type(evaluation["answer_relevancy"], Score)
     assert_type(evaluation.status, Literal["scored", "partial", "unscored", "error"])
+    assert_type(evaluation.about.get("session.id"), str | bool | int | float | None)
 
 
 def instrumenting_gives_a_handle(provider: TracerProvider) -> None:
@@ -84,6 +86,8 @@ def instrumenting_gives_a_handle(provider: TracerProvider) -> None:
     assert_type(handle.flush(timeout=1.0), bool)
     callback: BaseCallbackHandler = handle.callback
     assert callback is not None
+    handler: BaseCallbackHandler = RagEvalCallbackHandler(judge="lexical")
+    assert handler is not None
     wrapped = instrument(Config(), wrap=BatchSpanProcessor(ConsoleSpanExporter()))
     processor: SpanProcessor | None = wrapped.processor
     assert processor is not None
@@ -105,11 +109,6 @@ def judges_and_embedders_may_be_those_of_langchain(
     instrument(judge=model, embedder=embeddings, metrics=["default", Faithfulness()], drift=False)
     Config(judge=OpenAIJudge("model"), embedder=HashingEmbedder(), metrics=("default",))
     Config.from_env({"RAG_EVAL_SPANS": "all"}, thresholds="thresholds.toml", redact=str.lower)
-
-
-def a_handler_is_a_langchain_callback() -> None:
-    handler: BaseCallbackHandler = RagEvalCallbackHandler(judge="lexical")
-    assert handler is not None
 
 
 def every_metric_is_one() -> None:
@@ -151,17 +150,9 @@ def a_sample_may_have_more() -> None:
     assert_type(sample.grades, tuple[float, ...])
 
 
-def a_score_may_be_normalized(score: Score) -> None:
-    assert_type(score.normalized, float | None)
-
-
 def an_application_may_say_it_itself(handle: Handle) -> None:
     record_question("What is it?")
     record_retrieval("it", ["A text.", Passage(text="Another."), {"text": "A third.", "id": 3}])
     record_answer("It is.")
     handle.install_langchain_hook()
     handle.remove_langchain_hook()
-
-
-def an_evaluation_says_whose_turn_it_was(evaluation: Evaluation) -> None:
-    assert_type(evaluation.about.get("session.id"), str | bool | int | float | None)

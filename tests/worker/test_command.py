@@ -42,6 +42,7 @@ def options(*words: str) -> argparse.Namespace:
 def test_options_that_cannot_be_used_are_named(
     words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before anything listens."""
     if "--kafka=x" in words:
         pytest.importorskip("confluent_kafka")
     monkeypatch.setenv("RAG_EVAL_JUDGE", "lexical")
@@ -57,6 +58,7 @@ def test_options_that_cannot_be_used_are_named(
     ],
 )
 def test_variables_that_cannot_be_used_are_named(variables: dict[str, str], message: str) -> None:
+    """The message has the name of the variable, or of the file."""
     environ = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
     with pytest.raises(ConfigError, match=message):
         build_sender(environ, "https://localhost:4317")
@@ -88,6 +90,7 @@ def test_a_signal_ends_the_worker_after_the_scores(number: int) -> None:
 
 
 def test_spans_that_were_lost_are_said_by_the_exit_status() -> None:
+    """The backend refuses them for good."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL", "PYTEST"))}
     with OtlpReceiver() as backend:
         backend.fail_next(9, status=400)

@@ -95,12 +95,14 @@ def test_a_trace_without_its_middle_is_partial() -> None:
 
 
 def test_a_turn_below_another_service_is_whole() -> None:
+    """Its parent is known to be remote."""
     spans = turn(1)
     spans[2].parent_span_id, spans[2].flags = b"upstream", 0x301
     assert scored(content(*spans))[1] == {"scored": 1}
 
 
 def test_two_spans_with_one_id_are_not_told_apart() -> None:
+    """They have different names."""
     spans = turn(1)
     copy = Span()
     copy.CopyFrom(spans[0])
@@ -110,11 +112,13 @@ def test_two_spans_with_one_id_are_not_told_apart() -> None:
 
 
 def test_a_span_that_came_twice_is_read_once() -> None:
+    """A sender may repeat a request that had arrived."""
     spans = turn(1)
     assert scored(content(*spans, spans[0]))[1] == {"scored": 1}
 
 
 def test_a_turn_that_the_application_has_scored_stays_as_it_is() -> None:
+    """Whatever the status there."""
     spans = turn(1)
     spans[2].attributes.add(key=STATUS).value.string_value = "timeout"
     found, turns, _ = scored(content(*spans))
@@ -123,11 +127,13 @@ def test_a_turn_that_the_application_has_scored_stays_as_it_is() -> None:
 
 
 def test_an_answer_without_retrieval_is_counted() -> None:
+    """A model call alone is no RAG turn."""
     _, turns, _ = scored(content(*turn(1)[1:]))
     assert turns == {"skipped no_retrieval": 1}
 
 
 def test_spans_that_are_not_of_rag_are_not_counted() -> None:
+    """They leave as they came."""
     found, turns, _ = scored(content(span(1, 1, http__route="/ask")))
     assert found == {"GET /": {"http.route": "/ask"}}
     assert turns == {}
@@ -154,6 +160,7 @@ def test_scores_are_counted_under_the_name_of_their_service() -> None:
 
 
 def test_drift_is_watched_in_each_service() -> None:
+    """The scores of one service do not hide those of another."""
     requests = [
         bytes(request(*turn(n), service=name).SerializeToString())
         for n, name in enumerate(["shop", "bank"], start=1)
@@ -171,6 +178,8 @@ def test_drift_is_watched_in_each_service() -> None:
 def test_a_failure_in_reading_costs_scores_and_no_span(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The failure is counted, and the spans go on."""
+
     def fail(*_: object, **__: object) -> None:
         raise ValueError
 

@@ -232,13 +232,15 @@ def test_the_lowest_offset_that_is_not_finished_is_committed() -> None:
 
 
 def test_a_commit_that_was_refused_is_made_again() -> None:
+    """The broker refuses commits while the group changes."""
+
     async def scene(reading: Reading) -> None:
         reading.consumer.refusals = 3
         reading.sender.may_send.set()
         reading.put(content(span(1, 1)))
         await until(lambda: reading.consumer.committed == {0: 1})
 
-    run(scene)
+    assert run(scene).consumer.refusals == 0
 
 
 def test_what_is_under_way_at_a_revocation_is_left_to_the_next_owner() -> None:
@@ -267,7 +269,26 @@ def test_what_is_under_way_at_a_revocation_is_left_to_the_next_owner() -> None:
     assert len(reading.sender.sent) == 1
 
 
+def test_at_the_end_no_turn_is_sent_without_scores() -> None:
+    """What is not scored in half of the time is left to another worker."""
+
+    async def never(sample: Sample) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    async def scene(reading: Reading) -> None:
+        reading.sender.may_send.set()
+        reading.put(content(span(1, 1)), content(*turn(2)), content(span(3, 1)))
+        await until(lambda: reading.consumer.committed == {0: 1})
+
+    reading = run(scene, metrics=[never], shutdown_seconds=0.2)
+    assert reading.consumer.committed == {0: 1}
+    assert len(reading.sender.sent) == 2
+
+
 def test_a_full_worker_reads_no_more_until_half_is_done() -> None:
+    """So every turn is scored, however many wait."""
+
     async def scene(reading: Reading) -> None:
         reading.put(*(content(*turn(number)) for number in range(1, 301)))
         await until(lambda: reading.consumer.paused == {0, 1})
@@ -302,6 +323,8 @@ def test_workers_divide_the_budget_by_their_partitions() -> None:
 def test_an_error_of_the_client_is_logged_and_ends_only_if_fatal(
     caplog: pytest.LogCaptureFixture, *, is_fatal: bool
 ) -> None:
+    """The client repeats by itself; the probe says that it is not ready."""
+
     async def scene(reading: Reading) -> None:
         error = FakeError("UNKNOWN_TOPIC_OR_PART", is_fatal)
         reading.consumer.waiting.append(Message(Place("spans", 0), b"", error))

@@ -65,8 +65,13 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+RARE = ATTACKS.keys() - {"events", "values in a list"}
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in RARE)) for name in ATTACKS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_request_of_many_parts_is_refused_before_it_is_parsed(name: str) -> None:
+    """The parser would take gigabytes for a few kilobytes of gzip."""
     bomb = gzip.compress(ATTACKS[name]())
     assert len(bomb) < 20_000
     with pytest.raises(TooLargeError, match="larger than max"):
@@ -74,6 +79,7 @@ def test_a_request_of_many_parts_is_refused_before_it_is_parsed(name: str) -> No
 
 
 def test_a_request_that_unpacks_to_too_much_is_refused() -> None:
+    """The size counts after decompression, which stops at the limit."""
     with pytest.raises(TooLargeError, match=f"more than {LARGEST} bytes"):
         unpacked(gzip.compress(bytes(LARGEST + 1)))
     with pytest.raises(TooLargeError):
@@ -82,6 +88,7 @@ def test_a_request_that_unpacks_to_too_much_is_refused() -> None:
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress, bytes])
 def test_a_compressed_request_is_recognised(pack: Callable[[bytes], bytes]) -> None:
+    """By its first bytes, as gRPC does not say whether a message is compressed."""
     plain = content(*turn(1))
     assert unpacked(pack(plain)) == plain
 
@@ -91,6 +98,7 @@ def test_a_compressed_request_is_recognised(pack: Callable[[bytes], bytes]) -> N
     [b"\x0a\x05\x12", b"\x0b\x01", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0a"],
 )
 def test_a_broken_request_is_not_read(broken: bytes) -> None:
+    """Fields that are longer than their message, groups, and numbers without an end."""
     with pytest.raises(UnreadableError):
         count_spans(broken)
 
@@ -99,17 +107,20 @@ def test_a_broken_request_is_not_read(broken: bytes) -> None:
     "broken", [gzip.compress(content(*turn(1)))[:-9], b"\x1f\x8b\x08nothing", b"\x78\x9cx"]
 )
 def test_a_request_that_cannot_be_unpacked_is_not_read(broken: bytes) -> None:
+    """It is cut, or only begins like gzip or zlib."""
     with pytest.raises(UnreadableError):
         unpacked(broken)
 
 
 def test_text_that_is_no_protobuf_is_not_read() -> None:
+    """The error says what was expected."""
     with pytest.raises(UnreadableError, match="no OTLP in protobuf"):
         parsed(in_span(sized(0x2A, b"\xff")))  # a name that is not UTF-8
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_spans_are_counted_as_protobuf_counts_them(seed: int) -> None:
+    """Without the parser, in random requests, of which some are large enough for a closer look."""
     chance = random.Random(seed)
     message = ExportTraceServiceRequest()
     for _ in range(chance.randrange(5)):
@@ -155,6 +166,7 @@ def _spans(content: bytes) -> list[ExportTraceServiceRequest]:
 
 
 def test_a_request_without_rag_goes_on_byte_for_byte() -> None:
+    """It is not parsed, or not changed if a text has the name of a mark."""
     plain, quoted = content(span(1, 1, text="x")), content(span(1, 1, text="rag.question"))
     assert not may_have_rag(plain)
     assert may_have_rag(content(span(1, 1, rag__question="x")))
@@ -164,6 +176,7 @@ def test_a_request_without_rag_goes_on_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("trace_id", [b"", b"\0" * 16, b"x"])
 def test_a_span_without_a_valid_trace_id_goes_on_unread(trace_id: bytes) -> None:
+    """Such spans belong to no trace."""
     spans = turn(1)
     for message in spans:
         message.trace_id = trace_id
@@ -181,6 +194,7 @@ def test_many_traces_of_a_large_resource_are_refused() -> None:
 
 
 def test_json_becomes_the_same_request() -> None:
+    """Ids are hexadecimal in OTLP JSON, and unknown fields are ignored."""
     message = request(*turn(1))
     for one in message.resource_spans[0].scope_spans[0].spans:
         one.DiscardUnknownFields()
@@ -212,16 +226,19 @@ def _hex(text: str) -> str:
     ],
 )
 def test_json_that_is_no_otlp_is_not_read(text: str) -> None:
+    """Also not if it is nested too deep for the parser."""
     with pytest.raises(UnreadableError):
         from_json(text.encode())
 
 
 def test_json_of_many_objects_is_refused() -> None:
+    """They are counted before the text is parsed."""
     with pytest.raises(TooLargeError):
         from_json(b'{"resourceSpans":[' + b"{}," * 600_000 + b"{}]}")
 
 
 def test_scores_are_added_to_the_message_of_a_span() -> None:
+    """Values of all types, and an event; what was there stays, unknown fields included."""
     message = span(1, 1, text="x")
     values = {"score": 0.5, "label": "pass", "tokens": 3, "is": True, "ids": ["a", "b"]}
     write(message, values, [Event("event", {"name": "faithfulness"}, timestamp=7)])
@@ -237,6 +254,7 @@ def test_scores_are_added_to_the_message_of_a_span() -> None:
 
 
 def test_texts_are_stripped_from_spans_and_events() -> None:
+    """Kinds and names stay."""
     message = request(*turn(1))
     first = message.resource_spans[0].scope_spans[0].spans[0]
     event = first.events.add(name="gen_ai.content.prompt")

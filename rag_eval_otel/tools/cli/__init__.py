@@ -72,16 +72,20 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    named = next((word for word in words if not word.startswith("-")), None)
-    for name, point in registered().items():
+    known = registered()
+    named = known.get(next(iter(words), ""))
+    if named:
+        command = named.load()
         options = commands.add_parser(
-            name, help=_summary(point), formatter_class=argparse.RawDescriptionHelpFormatter
+            named.name,
+            description=command.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if name == named:
-            command = point.load()
-            options.description = command.DESCRIPTION
-            command.add_options(options)
-            options.set_defaults(run=command.run)
+        command.add_options(options)
+        options.set_defaults(run=command.run)
+        return parser
+    for name, point in known.items():  # a list of them, or an error that has their names
+        commands.add_parser(name, help=_summary(point))
     return parser
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from properties import examples
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.evaluation import definition_of
-from rag_eval_otel.judge.tasks import Kind, Task
+from rag_eval_otel.judge.tasks import Kind
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import (
     METRIC_SETS,
@@ -30,7 +30,20 @@ from rag_eval_otel.metrics import (
 )
 from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.testing.fakes import FakeJudge
-from scoring import DOWN, FULL, GOOD, AnyJudge, evaluated, score_of, script, spoilt, told
+from rag_eval_otel.types import Score
+from scoring import (
+    DOWN,
+    FULL,
+    GOOD,
+    AnyJudge,
+    evaluated,
+    score_of,
+    script,
+    shown,
+    spoilt,
+    task_of,
+    told,
+)
 
 JUDGED = sorted(name for name, make in METRICS.items() if kinds_of(make()))
 UNJUDGED = sorted(set(METRICS) - set(JUDGED))
@@ -50,14 +63,8 @@ judged = pytest.mark.parametrize("name", JUDGED)
 SEEDS = st.integers(0, 10**9)
 
 
-def shown(kind: Kind[Any]) -> Task[Any]:
-    lists = {"contexts", "statements", "sentences", "questions", "sub_questions"}
-    texts = {n: ["One.", "Two."] if n in lists else "One." for n in kind.inputs}
-    return kind.task({**texts, "rubric": "0: No.\n1: Yes."})
-
-
 def example(kind: Kind[Any]) -> dict[str, Any]:
-    task = shown(kind)
+    task = task_of(kind)
     inputs = {name: list(t) if isinstance(t, tuple) else t for name, t in task.inputs}
     return {"inputs": inputs, "outputs": GOOD[kind.prompt](task)}
 
@@ -110,51 +117,40 @@ def test_the_order_of_contexts_does_not_count(name: str, seed: int, data: st.Dat
     assert told(other) == told(score_of(METRICS[name](), AnyJudge(seed)))
 
 
+MISSING: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "question": ("missing_question", ("",)),
+    "answer": ("empty_answer", (" \n",)),
+    "contexts": ("no_context", ([], ["", " "])),
+    "reference": ("missing_reference", (None, " ")),
+    "retrieved_ids": ("no_context", ([],)),
+    "relevant_ids": ("missing_reference", ([],)),
+    "rubric": ("missing_rubric", ({},)),
+}
+OPTIONAL = {
+    ("question", "faithfulness"),
+    ("question", "statement_faithfulness"),
+    ("question", "answer_accuracy"),
+    ("question", "answer_correctness"),
+    ("reference", "answer_exact_match"),
+    ("answer", "answer_exact_match"),
+    ("relevant_ids", "id_context_precision"),
+    *((field, name) for field in MISSING for name in ("rubric", "instance_rubric")),
+}
+
+
 @each
-@pytest.mark.parametrize(
-    "texts",
-    [
-        {"question": ""},
-        {"answer": " \n"},
-        {"contexts": []},
-        {"contexts": ["", " "]},
-        {"reference": None},
-        {"reference": " "},
-        {"retrieved_ids": []},
-        {"relevant_ids": []},
-        {"rubric": {}},
-    ],
-    ids=repr,
-)
-def test_what_is_missing_is_named(name: str, texts: dict[str, Any]) -> None:
+def test_what_is_missing_is_named(name: str) -> None:
     """Without a text it needs, a metric gives 0 or nothing, says why, and asks no judge in vain."""
-    (field,) = texts
     metric: Any = METRICS[name]()
-    judge = FakeJudge(script())
-    score = score_of(metric, judge, **texts)
-    reasons = {
-        "question": "missing_question",
-        "answer": "empty_answer",
-        "contexts": "no_context",
-        "reference": "missing_reference",
-        "retrieved_ids": "no_context",
-        "relevant_ids": "missing_reference",
-        "rubric": "missing_rubric",
-    }
-    optional = name in {"rubric", "instance_rubric"} or (field, name) in {
-        ("question", "faithfulness"),
-        ("question", "statement_faithfulness"),
-        ("question", "answer_accuracy"),
-        ("question", "answer_correctness"),
-        ("reference", "answer_exact_match"),
-        ("answer", "answer_exact_match"),
-        ("relevant_ids", "id_context_precision"),
-    }
-    if field in metric.needs and not optional:
-        assert score.reason == reasons[field]
-        assert field not in metric.blank or score.value == metric.blank[field]
-        assert score.value in {None, 0.0, 1.0 if name == "correctness" else 0.0}
-        assert judge.requests == []
+    for field, (reason, values) in MISSING.items():
+        for value in values:
+            judge = FakeJudge(script())
+            score = score_of(metric, judge, **{field: value})
+            if field in metric.needs and (field, name) not in OPTIONAL:
+                assert score.reason == reason
+                assert field not in metric.blank or score.value == metric.blank[field]
+                assert score.value in {None, 0.0, 1.0 if name == "correctness" else 0.0}
+                assert judge.requests == []
 
 
 @each
@@ -170,18 +166,14 @@ def test_a_judge_that_fails_gives_no_number(name: str, error: JudgeTransportErro
         assert (score.value, score.status, score.reason) == (None, *reason)
 
 
-def refusals(name: str) -> list[tuple[str, Any]]:
-    found = []
-    for kind in kinds_of(METRICS[name]()):
-        task = shown(kinds_of(METRICS["rubric"]())[0] if kind.prompt == "rubric" else kind)
-        found += [(kind.prompt, reply) for reply in spoilt(GOOD[kind.prompt](task))]
-    return found
-
-
 @pytest.mark.parametrize("name", sorted(set(JUDGED) - {"multi_method_relevancy"}))
 def test_a_reply_off_the_scale_is_asked_again_and_is_no_number(name: str) -> None:
     """Off the scale, a boolean, a string, null, no number at all: asked twice, then undefined."""
-    for prompt, reply in refusals(name):
+    kinds = kinds_of(METRICS[name]())
+    refused = [
+        (kind.prompt, bad) for kind in kinds for bad in spoilt(GOOD[kind.prompt](task_of(kind)))
+    ]
+    for prompt, reply in refused:
         judge = FakeJudge(script(**{prompt: reply}))
         score = score_of(METRICS[name](), judge)
         asked = [task for one in judge.requests for task in one if task.prompt == prompt]
@@ -244,28 +236,28 @@ def test_examples_are_shown_as_they_were_given(name: str) -> None:
             assert sent.index("<example>") < sent.index("</example>") < sent.index("CODE is")
 
 
-@judged
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        *(lambda _, other=other: other for other in ({}, "text", None)),
-        lambda one: {"inputs": one["inputs"]},
-        lambda one: {"outputs": one["outputs"]},
-        *(lambda one, bad=bad: {**one, "inputs": bad} for bad in ({}, "text")),
-        lambda one: {**one, "inputs": {**one["inputs"], "other": "text"}},
-        *(lambda one, x=x: {**one, "inputs": dict.fromkeys(one["inputs"], x)} for x in (5, [5])),
-        *(lambda one, bad=bad: {**one, "outputs": bad} for bad in ({}, None)),
-        lambda one: {**one, "outputs": {**one["outputs"], "confidence": 1}},
-        lambda one: {**one, "outputs": next(spoilt({"a": one["outputs"]}), {"a": {}})["a"]},
-    ],
+SPOILS: tuple[Any, ...] = (
+    *(lambda _, other=other: other for other in ({}, "text", None)),
+    lambda one: {"inputs": one["inputs"]},
+    lambda one: {"outputs": one["outputs"]},
+    *(lambda one, bad=bad: {**one, "inputs": bad} for bad in ({}, "text")),
+    lambda one: {**one, "inputs": {**one["inputs"], "other": "text"}},
+    *(lambda one, x=x: {**one, "inputs": dict.fromkeys(one["inputs"], x)} for x in (5, [5])),
+    *(lambda one, bad=bad: {**one, "outputs": bad} for bad in ({}, None)),
+    lambda one: {**one, "outputs": {**one["outputs"], "confidence": 1}},
+    lambda one: {**one, "outputs": next(spoilt({"a": one["outputs"]}), {"a": {}})["a"]},
 )
-def test_an_example_of_another_form_is_refused(name: str, spoil: Any) -> None:
+
+
+@judged
+def test_an_example_of_another_form_is_refused(name: str) -> None:
     """What could not be shown is said at once, with the form that an example has."""
     make: Any = METRICS[name]
     good = example(kinds_of(make())[0])
     form = rf"^examples\[1\] of {name} must be {{'inputs': ..., 'outputs': ...}} with inputs \["
-    with pytest.raises(ConfigError, match=form):
-        make(examples=[good, spoil(good)])
+    for spoil in SPOILS:
+        with pytest.raises(ConfigError, match=form):
+            make(examples=[good, spoil(good)])
 
 
 def version(metric: Metric, *, model: str = "m") -> str:
@@ -327,3 +319,105 @@ def test_a_function_is_not_part_of_the_version_but_its_name() -> None:
     one, other = (CrossEncoderSimilarity(score=lambda *_, n=n: n) for n in (0.1, 0.2))
     assert version(one) == version(other)
     assert version(replace(one, model="bge")) != version(one)
+
+
+DUAL = {
+    "context_relevance": (0, 1, 2),
+    "response_groundedness": (0, 1, 2),
+    "answer_accuracy": (0, 2, 4),
+}
+dual = pytest.mark.parametrize("name", DUAL)
+
+
+def rated(name: str, *ratings: object, **texts: Any) -> tuple[Score, FakeJudge]:
+    def answer(task: Any) -> object:
+        rating = ratings[task.kind.voice - 1]
+        at_level = isinstance(rating, int) and 0 <= rating <= 2 and rating is not True
+        return {"rating": DUAL[name][rating]} if at_level else rating  # type: ignore[index]
+
+    judge = FakeJudge(answer)
+    return score_of(metric(name, judges=2), judge, **texts), judge
+
+
+@dual
+@pytest.mark.parametrize(("ratings", "value"), [((2, 2), 1.0), ((2, 1), 0.75), ((0, 2), 0.5)])
+def test_the_mean_of_two_judges(name: str, ratings: tuple[int, int], value: float) -> None:
+    """The score is the mean rating over the highest; the disagreement has the same scale."""
+    score, judge = rated(name, *ratings)
+    assert (score.value, score.reason, len(judge.requests)) == (value, None, 2)
+    assert score.detail == {
+        "ratings": [DUAL[name][rating] for rating in ratings],
+        "rated": "integer",
+        "judges_used": 2,
+        "disagreement": abs(ratings[0] - ratings[1]) / 2,
+    }
+
+
+@dual
+@pytest.mark.parametrize("bad", [None, DOWN, *({"rating": r} for r in (3, -1, True, "2", 40))])
+def test_one_judge_is_enough(name: str, bad: object) -> None:
+    """Whichever judge gives no valid rating, the other's counts, with a remark."""
+    for ratings in ((bad, 2), (2, bad)):
+        score, _ = rated(name, *ratings)
+        assert (score.value, score.reason, score.detail["judges_used"]) == (1.0, "partial", 1)
+
+
+@dual
+def test_no_judge_is_no_number(name: str) -> None:
+    """Without a valid rating, the first judge's error counts."""
+    assert told(rated(name, None, DOWN)[0])[1:3] == ("undefined", "unparsable")
+    assert told(rated(name, DOWN, None)[0])[1:3] == ("error", "transport")
+
+
+@dual
+def test_reasons_become_the_explanation(name: str) -> None:
+    """The explanation has the reasons of the judges that gave one."""
+    level = DUAL[name][1]
+    score, _ = rated(name, {"rating": level, "reason": "Half."}, {"rating": level})
+    assert score.explanation == "Half."
+    assert rated(name, 1, 1)[0].explanation is None
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("context_relevance", {"question": "One.", "contexts": ["One."], "answer": ""}),
+        ("response_groundedness", {"answer": "e", "contexts": ["One."], "question": ""}),
+        ("answer_accuracy", {"answer": FULL.reference}),
+    ],
+)
+def test_texts_that_are_parts_of_each_other_are_judged(name: str, texts: dict[str, Any]) -> None:
+    """Unlike in ragas, there is no shortcut; fields that are not needed may be missing."""
+    score, judge = rated(name, 1, 1, **texts)
+    assert (score.value, len(judge.requests)) == (0.5, 2)
+
+
+def test_the_second_judge_of_accuracy_sees_the_texts_exchanged() -> None:
+    """It rates the reference against the answer, in a request of its own."""
+    _, judge = rated("answer_accuracy", 1, 1)
+    first = {"question": FULL.question, "answer": FULL.answer, "reference": FULL.reference}
+    assert shown(judge) == [first, {**first, "answer": FULL.reference, "reference": FULL.answer}]
+
+
+@pytest.mark.parametrize("answer", [":", "...", "Thought process:", "Solution:"])
+def test_no_judge_sees_an_answer_without_content(answer: str) -> None:
+    """Each metric that asks a judge gives the score of an empty answer."""
+    judge = FakeJudge(script())
+    scores = evaluated(list(METRICS), judge, answer=answer)
+    texts = [text for texts in shown(judge) for text in texts.values()]
+    assert all(
+        answer != text and not (isinstance(text, tuple) and answer in text) for text in texts
+    )
+    for score, empty in zip(scores.scores, evaluated(list(METRICS), answer="").scores, strict=True):
+        if METRICS[score.name]().asks:  # type: ignore[attr-defined]
+            assert (score.value, score.status) == (empty.value, empty.status)
+    assert scores["answer_relevancy"].reason == "noncommittal"
+    assert scores["faithfulness"].reason == "no_claims"
+
+
+@pytest.mark.parametrize("answer", ["Paris", "42", "Yes"])
+def test_short_answers_reach_the_judge(answer: str) -> None:
+    """A name, a number and a yes are judged."""
+    judge = FakeJudge(script())
+    evaluated(["answer_relevancy", "faithfulness"], judge, answer=answer)
+    assert {"answer": answer} in shown(judge)

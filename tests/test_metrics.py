@@ -1,6 +1,5 @@
 """Metrics by name: ours, sets of them, and those of other packages."""
 
-import importlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rag_eval_otel.metrics import (
 )
 from rag_eval_otel.types import EmbedFn, Sample, Score
 from scoring import evaluated
+from support import install
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,9 @@ faithfulness = polite_metrics:Politeness
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    info = tmp_path / "polite_metrics-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: polite-metrics\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRIES)
-    (tmp_path / "polite_metrics.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    yield tmp_path
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    install(monkeypatch, tmp_path, "polite_metrics", MODULE, ENTRIES)
+    yield
     sys.modules.pop("polite_metrics", None)
 
 
