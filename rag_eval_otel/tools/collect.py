@@ -7,7 +7,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -208,6 +208,28 @@ _CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
 _QUOTED: Final = 300  # characters of an error of the client
 
 
+@contextmanager
+def reading(
+    backend: str, what: str, variables: Sequence[str], *errors: type[Exception]
+) -> Iterator[None]:
+    """Raise ``errors`` of a client as `ConfigError` that names ``variables``, the address first."""
+    try:
+        yield
+    except errors as error:
+        status = None if isinstance(error.__context__, OSError) else backend_error(error).status
+        reason = _CREDENTIALS.sub("//", str(error) or type(error).__name__)[:_QUOTED]
+        msg = f"{backend} cannot be reached: {reason}; set {variables[0]} to its address"
+        if status is not None:
+            msg = f"{backend} answered {status} for {what}; check {' and '.join(variables)}"
+        raise ConfigError(msg) from error
+
+
+def reading_phoenix(project: str) -> AbstractContextManager[None]:
+    variables = ("PHOENIX_ENDPOINT", "PHOENIX_API_KEY")
+    error = require("httpx", "phoenix").HTTPError
+    return reading("Phoenix", f"the project {project!r}", variables, error)
+
+
 def phoenix_messages(
     project: str, *, since: datetime | None = None, until: datetime | None = None
 ) -> Iterator[Message]:
@@ -217,44 +239,49 @@ def phoenix_messages(
     ``PHOENIX_API_KEY``.
     """
     client = require("phoenix.client", "phoenix").Client()
-    try:
+    with reading_phoenix(project):
         spans = client.spans.get_spans(
             project_identifier=project, start_time=since, end_time=until, limit=_ALL
         )
-    except require("httpx", "phoenix").HTTPError as error:
-        status = None if isinstance(error.__context__, OSError) else backend_error(error).status
-        reason = _CREDENTIALS.sub("//", str(error) or type(error).__name__)[:_QUOTED]
-        msg = f"Phoenix cannot be reached: {reason}; set PHOENIX_ENDPOINT to its address"
-        if status is not None:
-            msg = (
-                f"Phoenix answered {status} for the project {project!r};"
-                " check PHOENIX_ENDPOINT and PHOENIX_API_KEY"
-            )
-        raise ConfigError(msg) from error
-    resource = {"attributes": as_attributes({"service.name": project})}
-    scopes = [
-        {"scope": {"name": ""}, "spans": list(map(_phoenix_span, spans))}
-    ]  # Phoenix keeps none
-    yield {"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}
+    yield {"resourceSpans": [_of_phoenix(span, project) for span in spans]}  # without scopes
 
 
-def _phoenix_span(span: Mapping[str, Any]) -> dict[str, Any]:
+def _of_phoenix(span: Mapping[str, Any], project: str) -> dict[str, Any]:
+    events = [
+        {"name": event["name"], "attributes": as_attributes(event.get("attributes") or {})}
+        for event in span.get("events") or ()
+    ]
     has_failed = span.get("status_code") == "ERROR"
+    return resource_span(
+        service=project,
+        attributes=span.get("attributes") or {},
+        failure=(span.get("status_message") or "") if has_failed else None,
+        traceId=span["context"]["trace_id"],
+        spanId=span["context"]["span_id"],
+        parentSpanId=span.get("parent_id") or "",
+        name=span["name"],
+        startTimeUnixNano=nanoseconds(span["start_time"]),
+        endTimeUnixNano=nanoseconds(span["end_time"]),
+        events=events,
+    )
+
+
+def resource_span(
+    *,
+    service: str,
+    attributes: Mapping[str, Any],
+    failure: str | None,
+    scope: str = "",
+    **fields: Any,
+) -> dict[str, Any]:
+    """Return a span with its resource in OTLP JSON; ``failure`` is the message of its status."""
+    status = {} if failure is None else {"code": 2, "message": failure}
+    span = {**fields, "attributes": as_attributes(attributes), "status": status}
     return {
-        "traceId": span["context"]["trace_id"],
-        "spanId": span["context"]["span_id"],
-        "parentSpanId": span.get("parent_id") or "",
-        "name": span["name"],
-        "startTimeUnixNano": _nanoseconds(span["start_time"]),
-        "endTimeUnixNano": _nanoseconds(span["end_time"]),
-        "attributes": as_attributes(span.get("attributes") or {}),
-        "events": [
-            {"name": event["name"], "attributes": as_attributes(event.get("attributes") or {})}
-            for event in span.get("events") or ()
-        ],
-        "status": {"code": 2, "message": span.get("status_message") or ""} if has_failed else {},
+        "resource": {"attributes": as_attributes({"service.name": service})},
+        "scopeSpans": [{"scope": {"name": scope}, "spans": [span]}],
     }
 
 
-def _nanoseconds(text: str) -> int:
-    return round((moment(text) or 0.0) * 1e6) * 1000
+def nanoseconds(at: str | datetime) -> int:
+    return round((moment(at) or 0.0) * 1e6) * 1000

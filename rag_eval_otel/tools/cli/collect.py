@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.environment import switch
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.cli.options import Options, add_all, require_another_file
+from rag_eval_otel.tools.cli.options import (
+    Options,
+    add_all,
+    check_period,
+    moment_of,
+    require_another_file,
+)
 from rag_eval_otel.tools.collect import Collected, Selection, collect, phoenix_messages
 from rag_eval_otel.tools.files import check_output, writing_samples
 from rag_eval_otel.tools.otlp import Message, messages_in
@@ -29,21 +34,11 @@ Exit status: 0 written, 1 no sample was found, 2 misuse.
 """
 
 
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be a time such as 2026-11-22 or 2026-11-22T09:00Z, not {text!r}"
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-
-
 _OPTIONS: Options = {
     "files FILE": ("traces of a collector's file exporter", {"type": Path, "nargs": "*"}),
     "--phoenix PROJECT": ("read a project in Phoenix (PHOENIX_ENDPOINT, PHOENIX_API_KEY)", {}),
-    "--since TIME": ("of Phoenix, spans from this time on: 2026-11-22T09:00Z", {"type": _moment}),
-    "--until TIME": ("of Phoenix, only spans that started before this time", {"type": _moment}),
+    "--since TIME": ("of Phoenix, spans from this time on: 2026-11-22T09:00Z", {"type": moment_of}),
+    "--until TIME": ("of Phoenix, only spans that started before this time", {"type": moment_of}),
     "-o --output OUTPUT": (".jsonl", {"type": Path, "required": True}),
     "--failed": (
         "only turns whose span has the label fail (rag.evaluation.label)",
@@ -98,12 +93,11 @@ def _check_sources(options: argparse.Namespace) -> None:
         msg = "name a FILE or a backend: rag-eval-otel collect FILE, or --phoenix PROJECT"
     elif (options.since or options.until) and options.phoenix is None:
         msg = "--since and --until are for a backend: all traces of a FILE are read"
-    elif options.since and options.until and options.since >= options.until:
-        msg = f"--since {options.since} must be before --until {options.until}"
     elif options.value_limit is not None and options.value_limit < 1:
         msg = f"--value-limit must be 1 or more, not {options.value_limit}"
     if msg:
         raise ConfigError(msg)
+    check_period(options)
 
 
 def _messages(options: argparse.Namespace) -> Iterator[Message]:

@@ -8,22 +8,20 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.config import Config, thresholds_of
 from rag_eval_otel.environment import names_in
 from rag_eval_otel.errors import ConfigError, FailedRowError
-from rag_eval_otel.evaluation import measurement_of
-from rag_eval_otel.judge.models import build_embedder, build_plain_judge
-from rag_eval_otel.metrics import metric_names, resolve_metrics, scale_of, with_thresholds
+from rag_eval_otel.metrics import metric_names, resolve_metrics, scale_of
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
     Options,
     add_all,
     add_scoring_options,
     count_up_to,
+    measurement_for,
     print_result,
     require_another_file,
     scoring_config,
@@ -34,7 +32,7 @@ from rag_eval_otel.tools.files import check_output
 from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.tools.stats import Totals, aligned
-from rag_eval_otel.untrusted import redactor, visible
+from rag_eval_otel.untrusted import visible
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -240,23 +238,9 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
 
 
 def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run:
-    metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
     budget = Budget(requests=options.max_requests, tokens=options.max_tokens)
-    measurement = measurement_of(
-        metrics,
-        judge=build_plain_judge(config),  # a circuit breaker would fail all rows during an outage
-        embedder=build_embedder(config),
-        label_metrics=config.label_metrics,
-        repairs=options.repairs,
-        timeout=config.evaluation_timeout,
-        prompts=config.prompts,
-        explanations=config.explanations,
-        prices=config.prices,
-        max_text_chars=config.max_text_chars,
-    )
-    measurement = replace(measurement, redactor=redactor(config.redact), budget=budget.counted())
     return Run(
-        measurement=measurement,
+        measurement=measurement_for(config, repairs=options.repairs, budget=budget.counted()),
         concurrency=config.concurrency,
         raise_on_failure=options.raise_on_failure,
         progress=options.progress,

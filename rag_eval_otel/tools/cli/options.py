@@ -6,12 +6,19 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from rag_eval_otel.config import Config, read_thresholds, thresholds_of
 from rag_eval_otel.environment import names_in, switch
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge
+from rag_eval_otel.live.scorer import build_measurement
+from rag_eval_otel.runtime.guard import LimitedLog
 
 Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Options by their names and metavar, ``-o --output FILE``, with help and further arguments."""
@@ -76,6 +83,7 @@ THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """The options about thresholds, for every command that labels scores."""
 
+_UNITS: Final = {"d": "days", "h": "hours"}
 _SCORING: Final[Mapping[str, str]] = {
     "--metrics": "metrics or sets of them, by comma (default: default)",
     "--judge lexical|PROVIDER/MODEL": "the judge (default: RAG_EVAL_JUDGE, else lexical, offline)",
@@ -109,6 +117,34 @@ def scoring_config(options: argparse.Namespace) -> Config:
     settings["thresholds"] = chosen_thresholds(options)
     settings["evaluation_timeout"] = settings.pop("timeout")
     return Config.from_env(**{name: v for name, v in settings.items() if v is not None})
+
+
+def measurement_for(config: Config, **changes: Any) -> Measurement:
+    """Return what live evaluation measures by, with ``changes``."""
+    return replace(
+        build_measurement(config),
+        judge=build_plain_judge(config),  # a circuit breaker would fail all rows during an outage
+        embedder=build_embedder(config),
+        log=LimitedLog(),
+        **changes,
+    )
+
+
+def moment_of(text: str) -> datetime:
+    """Return the time in ``text``, in ISO 8601, or as many days or hours ago: 7d, 12h."""
+    with suppress(ValueError, OverflowError):
+        if text[-1:] in _UNITS and text[:-1].isdecimal():
+            return datetime.now(timezone.utc) - timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    raise argparse.ArgumentTypeError(
+        f"must be a time such as 2026-11-22, 2026-11-22T09:00Z or 7d, not {text!r}"
+    )
+
+
+def check_period(options: argparse.Namespace) -> None:
+    if options.since and options.until and options.since >= options.until:
+        raise ConfigError(f"--since {options.since} must be before --until {options.until}")
 
 
 def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
