@@ -217,11 +217,8 @@ async def aevaluate_dataset(
         raise_on_failure=raise_on_failure,
         progress=progress,
     )
-    rows, summary = list[Row](), Summary(run.names)
-    async with aclosing(run.rows(open_dataset(samples, columns, limit=limit))) as scored:
-        async for row in scored:
-            summary.add(row.evaluation)
-            rows.append(row)
+    rows = list[Row]()
+    totals = await run.score(open_dataset(samples, columns, limit=limit), rows.append)
     if run.stopped is not None:
         log.warning(
             "the evaluation stopped after %d rows (%s): check the judge, its key and its address,"
@@ -230,7 +227,7 @@ async def aevaluate_dataset(
             run.stopped,
             f"{cache} keeps the scores" if cache else "with cache=FILE, no row is scored twice",
         )
-    return DatasetResult(rows=tuple(rows), totals=summary.totals(stopped=run.stopped))
+    return DatasetResult(rows=tuple(rows), totals=totals)
 
 
 def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
@@ -266,6 +263,16 @@ class Run:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(metric.name for metric in self.measurement.metrics)
+
+    async def score(self, dataset: Dataset, *sinks: Callable[[Row], object]) -> Totals:
+        """Score ``dataset``, call each of ``sinks`` with each row, and return the summary."""
+        summary = Summary(self.names)
+        async with aclosing(self.rows(dataset)) as rows:
+            async for row in rows:
+                summary.add(row.evaluation)
+                for sink in sinks:
+                    sink(row)
+        return summary.totals(stopped=self.stopped)
 
     async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
         """Yield the rows of ``dataset`` with their scores, in order, until the run is stopped."""

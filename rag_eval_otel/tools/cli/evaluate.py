@@ -7,7 +7,8 @@ import asyncio
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ from rag_eval_otel.tools.cli.options import (
     scoring_config,
 )
 from rag_eval_otel.tools.dataset import Budget, Run
-from rag_eval_otel.tools.export import export
-from rag_eval_otel.tools.files import check_output
+from rag_eval_otel.tools.files import check_output, writing
 from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.read import open_dataset
+from rag_eval_otel.tools.rows import TEXTS, Row
 from rag_eval_otel.tools.stats import Totals, aligned
 from rag_eval_otel.untrusted import visible
 
@@ -66,10 +67,6 @@ _OPTIONS: Options = {
         "write question, contexts, answer and reference to OUTPUT, too (default: on)",
         {"choices": ("on", "off"), "default": "on"},
     ),
-    "--otlp": (
-        "send a trace for each row to OTEL_EXPORTER_OTLP_ENDPOINT",
-        {"action": "store_const", "const": "on", "default": "off"},
-    ),
     "--cache FILE": ("cache of scores (default: OUTPUT.cache, deleted at the end)", _PATH),
     "--max-requests N": ("send at most N judge requests", _COUNT),
     "--max-tokens N": ("send no judge request after N tokens", _COUNT),
@@ -102,8 +99,8 @@ Scores are cached on disk as each row ends. After an interrupt or a kill, run th
 again: it asks only for scores that are missing, and writes the complete output.
 
 Exit status: 0 every row was scored, and the gate passed; 1 a row has an error instead of a score,
-a trace could not be sent, or no metric could use the judge's replies on a row; 2 misuse;
-3 the gate failed: a condition is not met; 130 interrupted.
+or no metric could use the judge's replies on a row; 2 misuse; 3 the gate failed: a condition is not
+met; 130 interrupted.
 """
 _GATE_FAILED = 3
 _INTERRUPTED = 130  # the exit status of shells after an interrupt
@@ -133,17 +130,14 @@ def run(options: argparse.Namespace) -> int:
         scoring = _run(config, options, cache)
         check = _gate_check(options, scoring)
         dataset = open_dataset(options.file, options.columns, limit=options.limit)
-        exporting = export(
-            dataset,
-            scoring,
-            check=check,
-            output=options.output,
-            texts=options.with_texts,
-            otlp=options.otlp,
-            explanations=config.explanations,
-            score_events=config.score_events,
-        )
-        totals, unsent = asyncio.run(exporting)
+        with ExitStack() as stack:
+            sinks: list[Callable[[Row], object]] = [] if check is None else [check.add]
+            if options.output is not None:
+                texts = TEXTS if options.with_texts == "on" else ()
+                further = (*texts, *dataset.origin)
+                add = writing(options.output, scoring.names, further=further)
+                sinks.append(stack.enter_context(add))
+            totals = asyncio.run(scoring.score(dataset, *sinks))
     except FailedRowError as error:
         sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
         return 1
@@ -155,8 +149,8 @@ def run(options: argparse.Namespace) -> int:
     # After the report: if the baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
-    _remark(options.file, totals, unsent, cache)
-    if not is_complete or unsent:
+    _remark(options.file, totals, cache)
+    if not is_complete:
         return 1
     return 0 if result is None or result.passed else _GATE_FAILED
 
@@ -188,11 +182,8 @@ def _report(
     return result
 
 
-def _remark(file: str, totals: Totals, unsent: int, cache: Path | None) -> None:
-    remarks = [
-        *([f"{file} has no rows: nothing was scored"] if not totals.rows else []),
-        *([f"{unsent} traces could not be sent"] if unsent else []),
-    ]
+def _remark(file: str, totals: Totals, cache: Path | None) -> None:
+    remarks = [] if totals.rows else [f"{file} has no rows: nothing was scored"]
     if totals.stopped:
         stopped = visible(f"stopped after {totals.rows} rows ({totals.stopped})")
         remarks.append(f"{stopped}; check the judge, its key and its address; {_kept(cache)}")
