@@ -10,10 +10,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_eval_otel.tools.stats import Numbers, unit_interval
+from rag_eval_otel.tools.stats import Numbers, Range, unit_interval
 
 Truths: TypeAlias = NDArray[np.bool_]
-Interval: TypeAlias = tuple[float, float]
 
 Z: Final = 1.959963984540054
 """The quantile of the normal distribution for a 95 % interval."""
@@ -24,7 +23,7 @@ class Figure:
     """A statistic with its 95 % interval, or no ``value`` and the ``reason`` why there is none."""
 
     value: float | None = None
-    interval: Interval | None = None
+    interval: Range | None = None
     reason: str = ""
 
     def __str__(self) -> str:
@@ -92,11 +91,6 @@ class Confusion:
         error = math.sqrt(max(0.0, spread) / (self.passes + self.fails)) / (1 - chance)
         return Figure(value=kappa, interval=_on_fishers_scale(kappa, error / (1 - kappa**2)))
 
-    @property
-    def youden(self) -> float:
-        """Youden's J: ``sensitivity + specificity - 1``. Both passes and fails must have rows."""
-        return self.true_pass / self.passes + self.true_fail / self.fails - 1
-
 
 def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
     return Confusion(
@@ -113,65 +107,16 @@ def proportion(successes: int, n: int, *, none: str = "no rows") -> Figure:
     return Figure(value=successes / n, interval=wilson(successes, n))
 
 
-def wilson(successes: int, n: int) -> Interval:
+def wilson(successes: int, n: int) -> Range:
     """Return Wilson's 95 % score interval (1927) of the proportion ``successes / n``."""
     low, high = unit_interval(successes / n, 0.0, quantile=Z, effective=n)
     return low if successes else 0.0, high if successes < n else 1.0
 
 
-MIN_YOUDEN = 0.2
-"""The lowest ``sensitivity + specificity - 1`` at which `corrected_rate` returns a rate."""
-
-
-def corrected_rate(confusion: Confusion, *, passed: int, n: int) -> Figure:
-    """Estimate the fraction of ``n`` unlabelled rows that a human would pass.
-
-    ``passed`` is the number of these rows that the metric passes. The estimate of Rogan and Gladen
-    (1978), ``(passed / n + q0 - 1) / (q0 + q1 - 1)``, corrects for the errors that ``confusion``
-    counts: q0 is the specificity, q1 the sensitivity. The interval includes the uncertainty of all
-    three fractions (Lang and Reiczigel 2014; Lee et al., arXiv 2511.21140), with ``z**2`` rows
-    added to the ``n`` rows and 2 to each class, half of them right. If ``q0 + q1 - 1`` is below
-    `MIN_YOUDEN`, with or without the added rows, the figure has a reason and no number.
-    """
-    if not n:
-        return Figure(reason="no rows without a label, whose rate could be corrected")
-    for count, name in ((confusion.passes, "pass"), (confusion.fails, "fail")):
-        if not count:
-            return Figure(reason=f"no row is labelled {name}")
-    strength = confusion.youden
-    if strength < MIN_YOUDEN:
-        return Figure(
-            reason=f"refused: sensitivity + specificity - 1 is {strength:.2f}, below {MIN_YOUDEN};"
-            " the judge is too weak to correct for"
-        )
-    q0 = (confusion.true_fail + 1) / (confusion.fails + 2)
-    q1 = (confusion.true_pass + 1) / (confusion.passes + 2)
-    if q0 + q1 - 1 < MIN_YOUDEN:
-        return Figure(
-            reason=f"refused: {confusion.passes} rows labelled pass and {confusion.fails} labelled"
-            " fail are too few to tell the judge from a weak one"
-        )
-
-    def clip(rate: float) -> float:
-        return min(1.0, max(0.0, rate))
-
-    value = clip((passed / n + confusion.true_fail / confusion.fails - 1) / strength)
-    p = (passed + Z * Z / 2) / (n + Z * Z)
-    rate = (p + q0 - 1) / (q0 + q1 - 1)
-    of_fails = q0 * (1 - q0) / (confusion.fails + 2)
-    of_passes = q1 * (1 - q1) / (confusion.passes + 2)
-    centre = rate + 2 * Z * Z * (rate * of_passes - (1 - rate) * of_fails)
-    of_test = p * (1 - p) / (n + Z * Z)
-    variance = of_test + (1 - rate) ** 2 * of_fails + rate**2 * of_passes
-    half = Z * math.sqrt(variance) / (q0 + q1 - 1)
-    low, high = clip(centre - half), clip(centre + half)
-    return Figure(value=value, interval=(min(low, value), max(high, value)))
-
-
 _BOUNDS = 100_001  # on the unit interval, of which those of an interval are taken
 
 
-def _on_fishers_scale(value: float, error: float) -> Interval:
+def _on_fishers_scale(value: float, error: float) -> Range:
     centre, half = math.atanh(value), Z * error
     return math.tanh(centre - half), math.tanh(centre + half)
 
@@ -229,42 +174,17 @@ def _one_class(passes: int, fails: int) -> str:
     return f"all labels are {'pass' if passes else 'fail'}; both are needed"
 
 
-_FOLDS = 5
-_REPEATS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdFit:
-    """A threshold, Youden's J on the rows it was chosen from, and the cross-validated J."""
-
-    threshold: Figure
-    youden: Figure
-    cross_validated: Figure
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name).to_dict() for name in self.__slots__}
-
-
-def fit_threshold(scores: Numbers, truths: Truths) -> ThresholdFit:
-    """Return the threshold on ``scores`` whose passes agree best with ``truths``, by Youden's J."""
+def fit_threshold(scores: Numbers, truths: Truths) -> tuple[Figure, Figure]:
+    """Return the threshold whose passes agree best with ``truths``, and its Youden's J."""
     passes = int(np.sum(truths))
     fails = len(truths) - passes
     if not passes or not fails:
         none = Figure(reason=_one_class(passes, fails))
-        return ThresholdFit(threshold=none, youden=none, cross_validated=none)
+        return none, none
     chosen, best = _best(scores, truths)
     if best <= 0:
-        none = Figure(reason="no threshold is better than passing all rows")
-        return ThresholdFit(threshold=none, youden=Figure(value=0.0), cross_validated=none)
-    expected = Figure(reason="a class has one row only")  # to choose it, another to test it
-    if min(passes, fails) > 1:
-        draw = np.random.default_rng(0)
-        folds = min(_FOLDS, passes, fails)
-        trials = [_trial(scores, truths, folds, draw).youden for _ in range(_REPEATS)]
-        expected = Figure(value=float(np.mean(trials)))
-    return ThresholdFit(
-        threshold=Figure(value=chosen), youden=Figure(value=best), cross_validated=expected
-    )
+        return Figure(reason="no threshold is better than passing all rows"), Figure(value=0.0)
+    return Figure(value=chosen), Figure(value=best)
 
 
 def _best(scores: Numbers, truths: Truths) -> tuple[float, float]:
@@ -278,14 +198,3 @@ def _best(scores: Numbers, truths: Truths) -> tuple[float, float]:
     middle = lower / 2 + upper / 2
     threshold = middle if lower < middle <= upper else upper
     return threshold, float(gain[at] / (passes.sum() * fails.sum()))
-
-
-def _trial(scores: Numbers, truths: Truths, folds: int, draw: np.random.Generator) -> Confusion:
-    fold_of = np.empty(len(truths), dtype=int)
-    for part in (truths, ~truths):
-        fold_of[part] = draw.permutation(int(np.sum(part))) % folds
-    decisions = np.empty(len(truths), dtype=bool)
-    for fold in range(folds):
-        held = fold_of == fold
-        decisions[held] = scores[held] >= _best(scores[~held], truths[~held])[0]
-    return confusion_of(decisions, truths)

@@ -21,22 +21,18 @@ from rag_eval_otel.prices import Prices
 from rag_eval_otel.tools.agreement import (
     Confusion,
     Figure,
-    ThresholdFit,
     auroc,
     confusion_of,
-    corrected_rate,
     fit_threshold,
     proportion,
     spearman,
 )
-from rag_eval_otel.tools.labels import Observation, parsed
+from rag_eval_otel.tools.labels import parsed
 from rag_eval_otel.types import Evaluation, Form, Sample, Usage
 
-_AGREEMENT = ("kappa", "spearman", "auroc", "accuracy", "sensitivity", "specificity")
 _BINARY = ("kappa", "accuracy", "sensitivity", "specificity")
-_RATES = ("human_rate", "metric_rate", "corrected_rate")
+_SHOWN = ("kappa", "spearman", "auroc", "accuracy", "sensitivity", "specificity", "human_rate")
 _NO_THRESHOLD = Figure(reason="give the threshold that a score passes from")
-_NO_TRUTH = Figure(reason="give the label_threshold that a label passes from")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -44,12 +40,10 @@ class Calibration:
     """The agreement of a metric's scores with human labels. The repr is a table.
 
     ``labelled`` rows have a score and a human label, ``unlabelled`` rows only a score, and
-    ``without_score`` counts the others by status. ``kappa``, ``accuracy``, ``sensitivity``,
-    ``specificity`` and ``confusion`` compare the pass or fail at ``threshold`` with the human's.
-    ``spearman`` and ``auroc`` need no threshold. ``fit`` is the threshold that fits best.
-    ``human_rate`` is the fraction of labelled rows that the human passes, ``metric_rate`` the
-    fraction of unlabelled rows that the metric passes, and ``corrected_rate`` estimates the
-    fraction of unlabelled rows that a human would pass.
+    ``without_score`` rows have none. ``kappa``, ``accuracy``, ``sensitivity``, ``specificity`` and
+    ``confusion`` compare the pass or fail at ``threshold`` with the human's. ``spearman`` and
+    ``auroc`` need no threshold. ``human_rate`` is the fraction of labelled rows that the human
+    passes. ``fitting_threshold`` fits the labels best, with Youden's J ``youden`` on these rows.
     """
 
     metric: str
@@ -57,18 +51,17 @@ class Calibration:
     label_threshold: float | None
     labelled: int
     unlabelled: int
-    without_score: Mapping[str, int]
+    without_score: int
     kappa: Figure
     spearman: Figure
     auroc: Figure
-    confusion: Confusion | None
+    confusion: Confusion | None = None
     accuracy: Figure
     sensitivity: Figure
     specificity: Figure
-    fit: ThresholdFit
     human_rate: Figure
-    metric_rate: Figure
-    corrected_rate: Figure
+    fitting_threshold: Figure
+    youden: Figure
 
     def __repr__(self) -> str:
         return "\n  ".join(
@@ -79,37 +72,24 @@ class Calibration:
         )
 
     def _lines(self) -> Iterator[tuple[str, str]]:
-        without = ", ".join(f"{n} {status}" for status, n in self.without_score.items())
         rows = f"{self.labelled} labelled, {self.unlabelled} without a label"
-        if without:
-            rows += f", {sum(self.without_score.values())} without a score ({without})"
-        yield "rows", rows
+        without = f", {self.without_score} without a score" if self.without_score else ""
+        yield "rows", rows + without
         score, label = (
             "-" if lowest is None else f"from {lowest:g}"
             for lowest in (self.threshold, self.label_threshold)
         )
         yield "passes", f"score {score}, label {label}"
-        yield from self._figures(_AGREEMENT)
+        reasons: set[str] = set()
+        for name in (*_SHOWN, "fitting_threshold", "youden"):
+            figure: Figure = getattr(self, name)
+            # A reason is written once.
+            yield name.replace("_", " "), "-" if figure.reason in reasons else str(figure)
+            reasons |= {figure.reason} - {""}
         if (c := self.confusion) is not None:
             yield "", f"{'human pass':>12}{'human fail':>12}"
             yield "metric pass", f"{c.true_pass:>12}{c.false_pass:>12}"
             yield "metric fail", f"{c.false_fail:>12}{c.true_fail:>12}"
-        fit = str(self.fit.threshold)
-        if self.fit.threshold.value is not None:
-            fit += (
-                f"; Youden's J {self.fit.youden} on the rows it was chosen on,"
-                f" {self.fit.cross_validated} cross-validated: expect that"
-            )
-        yield "threshold that fits", fit
-        yield from self._figures(_RATES)
-
-    def _figures(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield name and text of each figure; a reason that was written before is only ``-``."""
-        reasons: set[str] = set()
-        for name in names:
-            figure: Figure = getattr(self, name)
-            yield name.replace("_", " "), "-" if figure.reason in reasons else str(figure)
-            reasons |= {figure.reason} - {""}
 
     def to_dict(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.__slots__}
@@ -133,75 +113,45 @@ def calibrate(
     computed has a reason instead of a number. For any other score or label, `ConfigError` names the
     row, from 0.
     """
-    columns = list(scores), list(labels)
+    for name, value in {"threshold": threshold, "label_threshold": label_threshold}.items():
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{name} must be a finite number, not {value}")
+    columns = [
+        [parsed(value, where=f"row {row}: the {what}") for row, value in enumerate(column)]
+        for what, column in (("score", scores), ("label", labels))
+    ]
     if len(columns[0]) != len(columns[1]):
         raise ConfigError(
             f"{len(columns[0])} scores for {len(columns[1])} labels; pass None for a row without"
         )
-    numbers = [
-        [parsed(value, where=f"row {row}: the {what}") for row, value in enumerate(column)]
-        for what, column in zip(("score", "label"), columns, strict=True)
-    ]
-    seen = [
-        Observation(score=score, label=label, status="undefined" if score is None else "ok")
-        for score, label in zip(*numbers, strict=True)
-    ]
-    return calibration_of(seen, threshold=threshold, label_threshold=label_threshold, metric=metric)
-
-
-def calibration_of(
-    seen: Sequence[Observation],
-    *,
-    threshold: float | None,
-    label_threshold: float | None = None,
-    metric: str = "score",
-) -> Calibration:
-    """Compare the scores and human labels in ``seen``, which has one observation for each row."""
-    for name, value in {"threshold": threshold, "label_threshold": label_threshold}.items():
-        if value is not None and not math.isfinite(value):
-            raise ConfigError(f"{name} must be a finite number, not {value}")
-    both = [(o.score, o.label) for o in seen if o.score is not None and o.label is not None]
-    scores, labels = np.array(both, dtype=float).reshape(-1, 2).T
-    unlabelled = [o.score for o in seen if o.score is not None and o.label is None]
-    missing = Counter(o.status for o in seen if o.score is None)
-    passed = None if threshold is None else sum(score >= threshold for score in unlabelled)
-    rate = _NO_THRESHOLD
-    if passed is not None:
-        rate = proportion(passed, len(unlabelled), none="no rows without a label")
-    figures: dict[str, Any] = {"confusion": None, "corrected_rate": _NO_TRUTH}
-    if label_threshold is None and not set(labels) <= {0.0, 1.0}:
-        scale = f"{min(labels):g} to {max(labels):g}"
+    rows = [(score, label) for score, label in zip(*columns, strict=True) if score is not None]
+    both = [row for row in rows if row[1] is not None]
+    values, given = np.array(both, dtype=float).reshape(-1, 2).T
+    figures: dict[str, Any]
+    if label_threshold is None and not set(given) <= {0.0, 1.0}:
+        scale = f"{min(given):g} to {max(given):g}"
         unknown = f"labels go from {scale}: give the label_threshold that a row passes from"
-        no_truth = Figure(reason=unknown)
-        names = (*_BINARY, "auroc", "human_rate")
-        fit = ThresholdFit(threshold=no_truth, youden=no_truth, cross_validated=no_truth)
-        figures |= {**dict.fromkeys(names, no_truth), "fit": fit}
+        names = (*_BINARY, "auroc", "human_rate", "fitting_threshold", "youden")
+        figures = dict.fromkeys(names, Figure(reason=unknown))
     else:
         label_threshold = 1.0 if label_threshold is None else label_threshold
-        truths = labels >= label_threshold
-        figures |= {
-            **dict.fromkeys(_BINARY, _NO_THRESHOLD),
-            "auroc": auroc(scores, truths),
-            "fit": fit_threshold(scores, truths),
-            "human_rate": proportion(int(np.sum(truths)), len(truths)),
-        }
-        if threshold is not None and passed is not None:
-            confusion = confusion_of(scores >= threshold, truths)
-            figures |= {name: getattr(confusion, name) for name in _BINARY}
+        truths = given >= label_threshold
+        figures = dict.fromkeys(_BINARY, _NO_THRESHOLD)
+        if threshold is not None:
+            confusion = confusion_of(values >= threshold, truths)
+            figures = {name: getattr(confusion, name) for name in _BINARY}
             figures["confusion"] = confusion
-            corrected = corrected_rate(confusion, passed=passed, n=len(unlabelled))
-            figures["corrected_rate"] = corrected
-    if threshold is None:
-        figures["corrected_rate"] = _NO_THRESHOLD
+        figures["auroc"] = auroc(values, truths)
+        figures["human_rate"] = proportion(int(np.sum(truths)), len(truths))
+        figures["fitting_threshold"], figures["youden"] = fit_threshold(values, truths)
     return Calibration(
         metric=metric,
         threshold=threshold,
         label_threshold=label_threshold,
-        labelled=len(scores),
-        unlabelled=len(unlabelled),
-        without_score=dict(sorted(missing.items())),
-        spearman=spearman(scores, labels),
-        metric_rate=rate,
+        labelled=len(both),
+        unlabelled=len(rows) - len(both),
+        without_score=len(columns[0]) - len(rows),
+        spearman=spearman(values, given),
         **figures,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rag_eval_otel.errors import ConfigError
@@ -13,21 +12,14 @@ from rag_eval_otel.tools.rows import number, score_from_cells
 from rag_eval_otel.tools.scores import metric_cells, metric_names
 
 Cells: TypeAlias = Mapping[str, Any]
+Observation: TypeAlias = "tuple[float | None, float | None]"
+"""The score of a row for one metric, and its human label."""
 
 _WORDS: Mapping[str, float] = {
     **dict.fromkeys(("pass", "true", "yes"), 1.0),
     **dict.fromkeys(("fail", "false", "no"), 0.0),
 }
 _EVALUATED = frozenset({"sample", "judge"})  # columns of a file that `evaluate` wrote
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """The score and the human label of one row for one metric; ``status`` as in `Score`."""
-
-    score: float | None
-    label: float | None
-    status: str = "ok"
 
 
 def observations(
@@ -58,15 +50,14 @@ def observations(
                     parsed(cells.get("value"), where=f"{where}, {name}: the score")
                 label = labels.get(name, row.get(f"{name}.human", common))
                 read = parsed(label, where=f"{where}, {name}: the label")
-                seen = Observation(score=score.value, label=read, status=score.status)
-                observed[name].append(seen)
+                observed[name].append((score.value, read))
     if not observed:
         raise ConfigError(
             f"no scores of {metric or 'any metric'} found; use score and label, scores and labels,"
             " or columns <metric> and <metric>.human; or name the column of the scores (--metric)."
             f" Columns found: {', '.join(columns) or 'none'}"
         )
-    if all(each.label is None for seen in observed.values() for each in seen):
+    if all(label is None for seen in observed.values() for _, label in seen):
         raise ConfigError(
             "no row has a human label: add label (beside score), labels, human or <metric>.human;"
             " the label that evaluate writes is the metric's own"

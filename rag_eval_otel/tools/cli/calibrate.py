@@ -18,7 +18,7 @@ from rag_eval_otel.prices import load_prices
 from rag_eval_otel.tools.calibrate import (
     Calibration,
     Check,
-    calibration_of,
+    calibrate,
     check_judge,
     check_table,
 )
@@ -43,8 +43,7 @@ _OF_JUDGE = ("judge", "concurrency", "prices")
 
 DESCRIPTION = """\
 Compares the scores of a metric with human labels: agreement, the errors of its pass and fail, the
-threshold that fits the labels best, and the pass rate of the rows without a label, corrected for
-these errors. FILE is .jsonl, .csv or .parquet, each row one of
+threshold that fits the labels best. FILE is .jsonl, .csv or .parquet, each row one of
 
   {"score": 0.8, "label": "pass"}
   {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}
@@ -103,8 +102,8 @@ def run(options: argparse.Namespace) -> int:
         return _run_on_built_in_cases(options)
     seen = observations(source_of(options.file).rows(), metric=options.metric)
     calibrations = [
-        calibration_of(
-            observed,
+        calibrate(
+            *zip(*observed, strict=True),
             threshold=_threshold(name, options),
             label_threshold=options.label_threshold,
             metric=name,
@@ -162,23 +161,15 @@ def _threshold(name: str, options: argparse.Namespace) -> float | None:
 
 
 def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
-    chosen = []
+    lines = []
     for each in calibrations:
-        threshold, expected = each.fit.threshold, each.fit.cross_validated
-        if threshold.value is None:
-            sys.stderr.write(f"rag-eval-otel: no threshold for {each.metric}: {threshold.reason}\n")
+        name, chosen = each.metric, each.fitting_threshold
+        if chosen.value is None:
+            sys.stderr.write(f"rag-eval-otel: no threshold for {name}: {chosen.reason}\n")
             continue
-        youden = "unknown" if expected.value is None else f"{expected.value:.2f}"
-        comment = f"chosen on {each.labelled} labelled rows; Youden's J to expect: {youden}"
-        chosen.append((each.metric, threshold.value, comment))
-    if not chosen:
+        key = name if _BARE.fullmatch(name) else json.dumps(name)
+        remark = f"chosen on {each.labelled} labelled rows, Youden's J {each.youden}"
+        lines.append(f"{key} = {chosen.value:.6g}  # {remark}\n")
+    if not lines:
         raise ConfigError(f"nothing was written to {path}: no threshold fits")
-    write_whole(path, written_thresholds(chosen), option="--write")
-
-
-def written_thresholds(thresholds: Iterable[tuple[str, float, str]]) -> str:
-    lines = (
-        f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {value:.6g}  # {remark}\n"
-        for name, value, remark in thresholds
-    )
-    return _HEAD + "".join(lines)
+    write_whole(path, _HEAD + "".join(lines), option="--write")

@@ -25,8 +25,8 @@ from rag_eval_otel.tools.otlp import Message, messages_in
 DESCRIPTION = """\
 Reads the traces in FILE... and writes question, contexts and answer of each RAG turn to OUTPUT, as
 `rag-eval-otel evaluate OUTPUT` reads them. FILE is what the file exporter of an OpenTelemetry
-Collector wrote: OTLP JSON or protobuf, of spans and log records, also compressed by gzip. The spans
-of a trace may be in several files. With --phoenix, the spans of a project in Phoenix are read.
+Collector wrote: OTLP JSON of spans and log records, also compressed by gzip. The spans of a trace
+may be in several files. With --phoenix, the spans of a project in Phoenix are read.
 Turns are read by the code that reads live traces; a turn that cannot be reconstructed with
 certainty is skipped and counted with its reason.
 
