@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -19,10 +17,9 @@ from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.export.backends.annotation import backend_error
-from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.tools.otlp import LONGEST, Message, TracePart, as_attributes, parts_of, spans_of
-from rag_eval_otel.tools.rows import iso, moment
+from rag_eval_otel.live.scorer import sampling_point
+from rag_eval_otel.tools.otlp import LONGEST, Message, TracePart, parts_of, spans_of
+from rag_eval_otel.tools.rows import iso
 from rag_eval_otel.types import Sample
 
 _ALWAYS: Final = ("question", "contexts", "answer")  # in each row, even if empty
@@ -33,13 +30,15 @@ _SPAN_BYTES: Final = 1000  # about what a span takes in memory without its texts
 class Selection:
     """Choose the traces and turns to collect, and say how long their texts can be.
 
-    ``share`` is the fraction of traces; a larger share includes all traces of a smaller one. A text
-    of ``value_limit`` characters, the application's ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``, was cut,
-    so its turn is skipped as ``truncated``.
+    ``share`` is the fraction of traces, those that live evaluation chooses with this rate. Turns
+    that ended before ``since`` or from ``until`` on are left out. A text of ``value_limit``
+    characters, the application's ``OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT``, was cut, so its turn is
+    skipped as ``truncated``.
     """
 
     share: float = 1.0
-    seed: int = 0
+    since: datetime | None = None
+    until: datetime | None = None
     label: Literal["any", "fail"] = "any"
     contexts_from_prompt: bool = False
     max_text_chars: int = MAX_TEXT_CHARS
@@ -51,9 +50,13 @@ class Selection:
 
     def has_chosen(self, trace_id: str) -> bool:
         """Return True if the trace with this id, in hexadecimal digits, is in the share."""
-        content = f"{self.seed}/{trace_id}".encode()
-        drawn = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
-        return drawn < self.share * 2**64
+        return sampling_point(int(trace_id, 16)) < self.share
+
+    def has_turn(self, turn: CollectedTurn) -> bool:
+        """Return True if ``turn`` has the label, and ended in the period."""
+        is_late = self.until is not None and turn.time >= self.until.timestamp()
+        is_early = self.since is not None and turn.time < self.since.timestamp()
+        return not (is_early or is_late) and self.label in {"any", turn.label}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +98,15 @@ class Collected:
     traces: int = 0
     not_chosen: int = 0
     samples: int = 0
-    other_label: int = 0
+    others: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         parts = [f"{self.samples:,} samples of {self.traces:,} traces"]
         if self.not_chosen:
             parts.append(f"{self.not_chosen:,} traces not in the share")
-        if self.other_label:
-            parts.append(f"{self.other_label:,} samples without the label fail")
+        if self.others:
+            parts.append(f"{self.others:,} samples of another label or period")
         if self.skipped:
             reasons = ", ".join(f"{n:,} {why}" for why, n in self.skipped.most_common())
             parts.append(f"skipped: {reasons}")
@@ -134,8 +137,8 @@ def collect(
                     counts.skipped["duplicate"] += 1
                     continue
                 collected = _collected(sample, turn, {span.span_id: span for span in spans})
-                if selection.label == "fail" and collected.label != "fail":
-                    counts.other_label += 1
+                if not selection.has_turn(collected):
+                    counts.others += 1
                     continue
                 counts.samples += 1
                 yield collected
@@ -201,87 +204,3 @@ class _Spool:
 
     def close(self) -> None:
         self._database.close()
-
-
-_ALL: Final = 10**9  # the highest number of spans to read
-_CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
-_QUOTED: Final = 300  # characters of an error of the client
-
-
-@contextmanager
-def reading(
-    backend: str, what: str, variables: Sequence[str], *errors: type[Exception]
-) -> Iterator[None]:
-    """Raise ``errors`` of a client as `ConfigError` that names ``variables``, the address first."""
-    try:
-        yield
-    except errors as error:
-        status = None if isinstance(error.__context__, OSError) else backend_error(error).status
-        reason = _CREDENTIALS.sub("//", str(error) or type(error).__name__)[:_QUOTED]
-        msg = f"{backend} cannot be reached: {reason}; set {variables[0]} to its address"
-        if status is not None:
-            msg = f"{backend} answered {status} for {what}; check {' and '.join(variables)}"
-        raise ConfigError(msg) from error
-
-
-def reading_phoenix(project: str) -> AbstractContextManager[None]:
-    variables = ("PHOENIX_ENDPOINT", "PHOENIX_API_KEY")
-    error = require("httpx", "phoenix").HTTPError
-    return reading("Phoenix", f"the project {project!r}", variables, error)
-
-
-def phoenix_messages(
-    project: str, *, since: datetime | None = None, until: datetime | None = None
-) -> Iterator[Message]:
-    """Yield one message with the spans of ``project``, a name or id, in a Phoenix server.
-
-    Phoenix's client reads the address and the key from ``PHOENIX_ENDPOINT`` and
-    ``PHOENIX_API_KEY``.
-    """
-    client = require("phoenix.client", "phoenix").Client()
-    with reading_phoenix(project):
-        spans = client.spans.get_spans(
-            project_identifier=project, start_time=since, end_time=until, limit=_ALL
-        )
-    yield {"resourceSpans": [_of_phoenix(span, project) for span in spans]}  # without scopes
-
-
-def _of_phoenix(span: Mapping[str, Any], project: str) -> dict[str, Any]:
-    events = [
-        {"name": event["name"], "attributes": as_attributes(event.get("attributes") or {})}
-        for event in span.get("events") or ()
-    ]
-    has_failed = span.get("status_code") == "ERROR"
-    return resource_span(
-        service=project,
-        attributes=span.get("attributes") or {},
-        failure=(span.get("status_message") or "") if has_failed else None,
-        traceId=span["context"]["trace_id"],
-        spanId=span["context"]["span_id"],
-        parentSpanId=span.get("parent_id") or "",
-        name=span["name"],
-        startTimeUnixNano=nanoseconds(span["start_time"]),
-        endTimeUnixNano=nanoseconds(span["end_time"]),
-        events=events,
-    )
-
-
-def resource_span(
-    *,
-    service: str,
-    attributes: Mapping[str, Any],
-    failure: str | None,
-    scope: str = "",
-    **fields: Any,
-) -> dict[str, Any]:
-    """Return a span with its resource in OTLP JSON; ``failure`` is the message of its status."""
-    status = {} if failure is None else {"code": 2, "message": failure}
-    span = {**fields, "attributes": as_attributes(attributes), "status": status}
-    return {
-        "resource": {"attributes": as_attributes({"service.name": service})},
-        "scopeSpans": [{"scope": {"name": scope}, "spans": [span]}],
-    }
-
-
-def nanoseconds(at: str | datetime) -> int:
-    return round((moment(at) or 0.0) * 1e6) * 1000

@@ -2,16 +2,13 @@
 
 import gzip
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import httpx
 import pytest
 
 from apps.app import App
@@ -245,16 +242,35 @@ def test_a_share_is_random_and_the_same_each_time() -> None:
     drawn = [trace for trace in traces if tenth.has_chosen(trace)]
     assert 150 < len(drawn) < 250  # 200 +- 3.7 standard deviations
     assert all(half.has_chosen(trace) for trace in drawn)
-    assert drawn != [t for t in traces if Selection(share=0.1, seed=1).has_chosen(t)]
 
 
-def test_only_turns_that_failed() -> None:
-    """By the label on the span; others are counted."""
-    spans = [*turn_spans(1, label="fail"), *turn_spans(2, label="pass"), *turn_spans(3)]
+ENDED = datetime.fromtimestamp(10**9, timezone.utc)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"label": "fail"},
+        {"since": ENDED, "until": ENDED + timedelta(seconds=1)},
+        {
+            "since": ENDED - timedelta(days=1),
+            "until": ENDED + timedelta(seconds=1),
+            "label": "fail",
+        },
+    ],
+)
+def test_only_turns_of_a_label_and_a_period(chosen: dict[str, Any]) -> None:
+    """By the label and the end of the span; others are counted."""
+    second = 10**9
+    spans = [
+        *turn_spans(1, label="fail"),
+        *turn_spans(2, label="pass", start=10**18 + second),
+        *turn_spans(3, start=10**18 - second),
+    ]
     counts = Collected()
-    (turn,) = collect(messages(spans), Selection(label="fail"), counts)
+    (turn,) = collect(messages(spans), Selection(**chosen), counts)
     assert (turn.trace_id, turn.label) == (f"{1:032x}", "fail")
-    assert (counts.samples, counts.other_label) == (1, 2)
+    assert (counts.samples, counts.others) == (1, 2)
 
 
 def test_what_is_skipped_is_counted_with_its_reason() -> None:
@@ -323,7 +339,7 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["collect", str(traces), "-o", str(output)]) == 0
     assert "1 samples of 2 traces; skipped: 1 no_answer" in capsys.readouterr().err
     assert main(["collect", str(traces), "-o", str(output), "--failed"]) == 1
-    assert "1 samples without the label fail" in capsys.readouterr().err
+    assert "1 samples of another label or period" in capsys.readouterr().err
     assert output.read_text() == ""
 
 
@@ -345,91 +361,10 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
     assert row["trace_id"]
 
 
-def phoenix_span(span: Span) -> dict[str, Any]:
-    assert span.end is not None
-    return {
-        "id": "U3BhbjoxMTA=",
-        "name": span.name,
-        "context": {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"},
-        "span_kind": span.attributes["openinference.span.kind"],
-        "parent_id": None if span.parent_id is None else f"{span.parent_id:016x}",
-        "start_time": datetime.fromtimestamp(span.start / 1e9, timezone.utc).isoformat(),
-        "end_time": datetime.fromtimestamp(span.end / 1e9, timezone.utc).isoformat(),
-        "status_code": "UNSET",
-        "status_message": "",
-        "attributes": dict(span.attributes),
-        "events": [],
-    }
-
-
-@pytest.fixture
-def phoenix(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    answers: list[object] = []
-
-    class Spans:
-        def get_spans(self, **asked: object) -> list[object]:
-            if isinstance(answers[0], Exception):
-                raise answers[0]
-            return [one for one in answers if asked["project_identifier"] == "shop"]
-
-    class Client:
-        spans = Spans()
-
-    for name in ("phoenix", "phoenix.client"):
-        module = ModuleType(name)
-        monkeypatch.setitem(sys.modules, name, module)
-        module.Client = Client  # type: ignore[attr-defined]
-    return answers
-
-
-def test_spans_of_phoenix_give_the_turns(tmp_path: Path, phoenix: list[object]) -> None:
-    """Phoenix keeps no scope; OpenInference is recognised by its attributes."""
-    later = turn_spans(2, label="fail", start=10**18 + 10**9)
-    phoenix += map(phoenix_span, [*turn_spans(1), *later])
-    output = tmp_path / "samples.jsonl"
-    assert main(["collect", "-o", str(output), "--phoenix", "shop", "--since", "2001-01-01"]) == 0
-    found = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [(row["trace_id"], row["answer"], row["service"]) for row in found] == [
-        (f"{1:032x}", TOLD, "shop"),
-        (f"{2:032x}", TOLD, "shop"),
-    ]
-    assert [row.get("live_label") for row in found] == [None, "fail"]
-
-
-def refused(status: int) -> httpx.HTTPStatusError:
-    request = httpx.Request("GET", "http://phoenix.example/v1/projects/shop/spans")
-    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status))
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (refused(404), "Phoenix answered 404 for the project 'shop'"),
-        (refused(401), "check PHOENIX_ENDPOINT and PHOENIX_API_KEY"),
-        (httpx.ConnectError("refused"), "cannot be reached: refused; set PHOENIX_ENDPOINT"),
-    ],
-)
-def test_phoenix_that_does_not_answer(
-    tmp_path: Path,
-    phoenix: list[object],
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    says: str,
-) -> None:
-    """The message says what to set; nothing is written."""
-    phoenix.append(error)
-    output = tmp_path / "samples.jsonl"
-    assert main(["collect", "--phoenix", "shop", "-o", str(output)]) == 2
-    assert says in capsys.readouterr().err
-    assert not output.exists()
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "name a FILE or a backend"),
-        (["a.json", "--since", "2026-01-01"], "--since and --until are for a backend"),
-        (["--phoenix", "p", "--since", "2026-01-02", "--until", "2026-01-01"], "must be before"),
+        (["a.json", "--since", "2026-01-02", "--until", "2026-01-01"], "must be before"),
         (["a.json", "--value-limit", "0"], "--value-limit must be 1 or more"),
         (["a.json", "--share", "0"], "the share must be above 0"),
         (["a.json", "-o", "rows.csv"], "samples have lists of contexts; use .jsonl"),
@@ -446,5 +381,5 @@ def test_options_that_select_nothing_are_refused(
 def test_a_time_that_cannot_be_read_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """With an example."""
     with pytest.raises(SystemExit, match="2"):
-        main(["collect", "-o", "rows.jsonl", "--phoenix", "p", "--since", "soon"])
+        main(["collect", "-o", "rows.jsonl", "a.json", "--since", "soon"])
     assert "must be a time such as 2026-11-22" in capsys.readouterr().err

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -22,7 +21,14 @@ from rag_eval_otel.tools.calibrate import (
     check_judge,
     check_table,
 )
-from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, count_up_to, print_result
+from rag_eval_otel.tools.cli.options import (
+    AS_JSON,
+    Options,
+    add_all,
+    count_up_to,
+    print_result,
+    say,
+)
 from rag_eval_otel.tools.files import source_of, write_whole
 from rag_eval_otel.tools.labels import observations
 from rag_eval_otel.types import Form
@@ -165,7 +171,7 @@ def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
     for each in calibrations:
         name, chosen = each.metric, each.fitting_threshold
         if chosen.value is None:
-            sys.stderr.write(f"rag-eval-otel: no threshold for {name}: {chosen.reason}\n")
+            say(f"no threshold for {name}: {chosen.reason}")
             continue
         key = name if _BARE.fullmatch(name) else json.dumps(name)
         remark = f"chosen on {each.labelled} labelled rows, Youden's J {each.youden}"

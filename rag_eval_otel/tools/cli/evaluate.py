@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.metrics import metric_names, resolve_metrics, scale_of
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
+    INTERRUPTED,
     Options,
     add_all,
     add_scoring_options,
@@ -25,6 +25,7 @@ from rag_eval_otel.tools.cli.options import (
     measurement_for,
     print_result,
     require_another_file,
+    say,
     scoring_config,
 )
 from rag_eval_otel.tools.dataset import Budget, Run
@@ -33,7 +34,6 @@ from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.tools.rows import TEXTS, Row
 from rag_eval_otel.tools.stats import Totals, aligned
-from rag_eval_otel.untrusted import visible
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -103,7 +103,6 @@ or no metric could use the judge's replies on a row; 2 misuse; 3 the gate failed
 met; 130 interrupted.
 """
 _GATE_FAILED = 3
-_INTERRUPTED = 130  # the exit status of shells after an interrupt
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -139,11 +138,11 @@ def run(options: argparse.Namespace) -> int:
                 sinks.append(stack.enter_context(add))
             totals = asyncio.run(scoring.score(dataset, *sinks))
     except FailedRowError as error:
-        sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n{_kept(cache)}\n")
+        say(f"{error}; {_kept(cache)}")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write(f"\nrag-eval-otel: interrupted; {_kept(cache)}\n")
-        return _INTERRUPTED
+        say(f"interrupted; {_kept(cache)}")
+        return INTERRUPTED
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
     result = _report(options, totals, check)
     # After the report: if the baseline is refused, the next run need not ask the judge again.
@@ -185,8 +184,10 @@ def _report(
 def _remark(file: str, totals: Totals, cache: Path | None) -> None:
     remarks = [] if totals.rows else [f"{file} has no rows: nothing was scored"]
     if totals.stopped:
-        stopped = visible(f"stopped after {totals.rows} rows ({totals.stopped})")
-        remarks.append(f"{stopped}; check the judge, its key and its address; {_kept(cache)}")
+        remarks.append(
+            f"stopped after {totals.rows} rows ({totals.stopped}); check the judge, its key and its"
+            f" address; {_kept(cache)}"
+        )
     elif totals.failed:
         remarks.append(f"{totals.failed} rows have errors instead of scores; {_kept(cache)}")
     if totals.unscored:
@@ -196,7 +197,8 @@ def _remark(file: str, totals: Totals, cache: Path | None) -> None:
         remarks.append(
             f"{rows} without a score: no metric can use what the judge says ({why}); {_kept(cache)}"
         )
-    sys.stderr.writelines(f"rag-eval-otel: {remark}\n" for remark in remarks)
+    for remark in remarks:
+        say(remark)
 
 
 def _kept(cache: Path | None) -> str:

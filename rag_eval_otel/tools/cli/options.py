@@ -19,9 +19,13 @@ from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.untrusted import visible
 
 Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Options by their names and metavar, ``-o --output FILE``, with help and further arguments."""
+
+INTERRUPTED: Final = 130
+"""The exit status after an interrupt, as that of shells."""
 
 AS_JSON: Options = {
     "--json": (
@@ -38,6 +42,10 @@ def add_all(parser: argparse._ActionsContainer, options: Options) -> None:
         flags = [word for word in words if word.startswith("-")] or words[:1]
         named = {"metavar": words[-1], **arguments} if words[len(flags) :] else arguments
         parser.add_argument(*flags, help=text, **named)
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"rag-eval-otel: {visible(text)}\n")
 
 
 def print_result(options: argparse.Namespace, result: object, text: str) -> None:
@@ -140,6 +148,12 @@ def moment_of(text: str) -> datetime:
     raise argparse.ArgumentTypeError(
         f"must be a time such as 2026-11-22, 2026-11-22T09:00Z or 7d, not {text!r}"
     )
+
+
+PERIOD: Options = {
+    "--since TIME": ("turns from this time on: 7d, 12h or 2026-11-22T09:00Z", {"type": moment_of}),
+    "--until TIME": ("only turns before this time", {"type": moment_of}),
+}
 
 
 def check_period(options: argparse.Namespace) -> None:

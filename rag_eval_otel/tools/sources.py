@@ -1,51 +1,43 @@
-"""Score turns that a backend or files have stored, and write the scores back, each once."""
+"""Read the turns that a backend has stored, and write scores back, each once."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import islice
-from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rag_eval_otel.capture.conventions import MARKS, native
-from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import Measurement, definition_of
-from rag_eval_otel.export.backends.annotation import IDENTIFIER, OVERALL, annotations_of
+from rag_eval_otel.export.backends.annotation import (
+    IDENTIFIER,
+    OVERALL,
+    annotations_of,
+    backend_error,
+)
 from rag_eval_otel.export.backends.clients import LANGFUSE_KEYS
 from rag_eval_otel.export.backends.clients import Langfuse as LangfuseClient
 from rag_eval_otel.export.backends.delivery import BACKENDS, Delivery, Outcome, check_backends
-from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.tasks import Reply, Task
-from rag_eval_otel.judge.usage import is_offline, scope
-from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.judge.usage import scope
 from rag_eval_otel.metrics.base import kinds_of
 from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.tools.collect import (
-    CollectedTurn,
-    nanoseconds,
-    phoenix_messages,
-    reading,
-    reading_phoenix,
-    resource_span,
-)
-from rag_eval_otel.tools.dataset import Run
-from rag_eval_otel.tools.otlp import Message, messages_in
-from rag_eval_otel.tools.read import Dataset
-from rag_eval_otel.tools.rows import ORIGIN, Row, digest
-from rag_eval_otel.tools.stats import Summary, Totals
-from rag_eval_otel.types import COUNTS, Replies, Sampling, SpanRef, Usage
+from rag_eval_otel.tools.collect import CollectedTurn
+from rag_eval_otel.tools.otlp import Message, as_attributes
+from rag_eval_otel.tools.rows import Row, digest, moment
+from rag_eval_otel.types import Sampling, SpanRef
 
 MARK: Final = "backfill"  # metadata of the last score of a turn: what has scored it completely
-_PAGE: Final = 100  # traces, observations, scores or turns in a request
+_PAGE: Final = 100  # traces, observations or scores in a request
+_ALL: Final = 10**9  # the highest number of spans to read
+_CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
+_QUOTED: Final = 300  # characters of an error of the client
 _PATIENCE: Final = 330.0  # seconds; after 300, scores whose span the backend lacks are dropped
 Turn: TypeAlias = "tuple[str, str]"  # the ids of its trace and its span, in hexadecimal digits
 
@@ -71,13 +63,35 @@ class Plan:
         return cls(measurement=measurement, share=share, versions=frozenset(versions), mark=mark)
 
 
+@contextmanager
+def _reading(
+    backend: str, what: str, variables: Sequence[str], *errors: type[Exception]
+) -> Iterator[None]:
+    """Raise ``errors`` of a client as `ConfigError` that names ``variables``, the address first."""
+    try:
+        yield
+    except errors as error:
+        status = None if isinstance(error.__context__, OSError) else backend_error(error).status
+        reason = _CREDENTIALS.sub("//", str(error) or type(error).__name__)[:_QUOTED]
+        msg = f"{backend} cannot be reached: {reason}; set {variables[0]} to its address"
+        if status is not None:
+            msg = f"{backend} answered {status} for {what}; check {' and '.join(variables)}"
+        raise ConfigError(msg) from error
+
+
+class StoppedError(Exception):
+    """The backend takes no more scores."""
+
+
 class Source:
-    """The stored traces of a backend or of files, and where the scores of their turns go."""
+    """A backend with stored traces. The queue and client of live evaluation write the scores."""
+
+    key = ""  # in BACKENDS
 
     def __init__(self, name: str, since: datetime | None, until: datetime | None) -> None:
         self.name, self.since, self.until = name, since, until
-        self.lost = 0
-        """The number of scores that could not be written."""
+        self.lost = Counter[Outcome]()
+        """The number of scores that could not be written, by the reason."""
         self._marks: defaultdict[Turn, set[Any]] = defaultdict(set)  # and versions
 
     def messages(self) -> Iterator[Message]:
@@ -101,63 +115,7 @@ class Source:
 
     def start(self, plan: Plan) -> None:
         """Get ready for `write`."""
-
-    def write(self, row: Row) -> None:
-        """Write the scores of one turn, at the latest in `flush`."""
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Files(Source):
-    """Files of a collector. ``output`` gets the turns whose metrics have all given a result."""
-
-    def __init__(self, paths: Sequence[Path], output: Path, *period: datetime | None) -> None:
-        super().__init__(str(output), *period)
-        self._paths, self._output = paths, output
-        self._mark = ""
-        self._file: IO[str] | None = None
-
-    def messages(self) -> Iterator[Message]:
-        content = self._output.read_bytes() if self._output.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:  # a killed run has begun a line
-            self._output.write_bytes(whole)
-        try:
-            for row in map(json.loads, whole.splitlines()):
-                self._note((row["trace_id"], row["span_id"]), "", {MARK: row.get(MARK)})
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            msg = f"{self._output} has no scores of stored turns, so none are added: {error!r}"
-            raise ConfigError(msg) from error
-        return messages_in(self._paths)
-
-    def start(self, plan: Plan) -> None:
-        self._mark = plan.mark
-        self._file = self._output.open("a", encoding="utf-8", errors="replace")
-
-    def write(self, row: Row) -> None:
-        if self._file is not None and not row.failed:
-            cells = {**row.to_dict(ORIGIN), MARK: self._mark}
-            self._file.write(json.dumps(cells, ensure_ascii=False, default=str) + "\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-class StoppedError(Exception):
-    """The backend takes no more scores."""
-
-
-class Backend(Source):
-    """A backend; the queue and the client of live evaluation write the scores."""
-
-    key = ""  # in BACKENDS
-
-    def start(self, plan: Plan) -> None:
-        self._plan, self._refused = plan, Counter[Outcome]()
+        self._plan = plan
         asking = frozenset(m.name for m in plan.measurement.metrics if kinds_of(m))
         self._annotations_of = partial(
             annotations_of, asking=asking, explanations=plan.measurement.explanations
@@ -167,10 +125,10 @@ class Backend(Source):
 
     def _count(self, outcome: Outcome, number: int) -> None:
         if outcome != "delivered":
-            self.lost += number
-            self._refused[outcome] += number
+            self.lost[outcome] += number
 
     def write(self, row: Row) -> None:
+        """Write the scores of one turn, at the latest in `flush`."""
         evaluation = replace(
             row.evaluation,
             span=SpanRef(trace_id=int(row.trace, 16), span_id=int(row.span, 16)),
@@ -184,26 +142,39 @@ class Backend(Source):
 
     def flush(self) -> None:
         in_time = self._delivery.end_flush(self._delivery.begin_flush(), timeout=_PATIENCE)
-        if not in_time or self._refused.keys() & {"internal", "unauthorized"}:
-            why = ", ".join(self._refused) or "no answer"
+        if not in_time or self.lost.keys() & {"internal", "unauthorized"}:
+            why = ", ".join(self.lost) or "no answer"
             raise StoppedError(f"{self.key} takes no more scores ({why})")
 
     def close(self) -> None:
         self._delivery.close()
 
 
-class Phoenix(Backend):
+class Phoenix(Source):
     """A project in Phoenix, by its name or id."""
 
     key = "phoenix"
 
     def messages(self) -> Iterator[Message]:
-        return phoenix_messages(self.name, since=self.since, until=self.until)
+        client = require("phoenix.client", "phoenix").Client()
+        with self._connection():
+            spans = client.spans.get_spans(
+                project_identifier=self.name,
+                start_time=self.since,
+                end_time=self.until,
+                limit=_ALL,
+            )
+        yield {"resourceSpans": [_of_phoenix(span, self.name) for span in spans]}
+
+    def _connection(self) -> AbstractContextManager[None]:
+        variables = ("PHOENIX_ENDPOINT", "PHOENIX_API_KEY")
+        error = require("httpx", "phoenix").HTTPError
+        return _reading("Phoenix", f"the project {self.name!r}", variables, error)
 
     def _read_scores(self, turns: Sequence[CollectedTurn]) -> None:
         traces = {turn.span_id: turn.trace_id for turn in turns}
         client = require("phoenix.client", "phoenix").Client()
-        with reading_phoenix(self.name):
+        with self._connection():
             annotations = client.spans.get_span_annotations(
                 span_ids=list(traces), project_identifier=self.name, timeout=60
             )
@@ -213,11 +184,31 @@ class Phoenix(Backend):
                 self._note(turn, each["name"], each.get("metadata"))
 
 
+def _of_phoenix(span: Mapping[str, Any], project: str) -> dict[str, Any]:
+    events = [
+        {"name": event["name"], "attributes": as_attributes(event.get("attributes") or {})}
+        for event in span.get("events") or ()
+    ]
+    has_failed = span.get("status_code") == "ERROR"
+    return _resource_span(
+        service=project,
+        attributes=span.get("attributes") or {},
+        failure=(span.get("status_message") or "") if has_failed else None,
+        traceId=span["context"]["trace_id"],
+        spanId=span["context"]["span_id"],
+        parentSpanId=span.get("parent_id") or "",
+        name=span["name"],
+        startTimeUnixNano=_nanoseconds(span["start_time"]),
+        endTimeUnixNano=_nanoseconds(span["end_time"]),
+        events=events,
+    )
+
+
 _MLFLOW: Final = "mlflow."
 _FOREIGN: Final = {mark for mark in MARKS if not mark.startswith(_MLFLOW)} - native.PARTS.keys()
 
 
-class MLflow(Backend):
+class MLflow(Source):
     """An experiment in MLflow, by its name or id."""
 
     key = "mlflow"
@@ -231,7 +222,9 @@ class MLflow(Backend):
             require("requests", "mlflow").RequestException,
         )
         variables = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
-        connection = partial(reading, "MLflow", f"the experiment {self.name!r}", variables, *errors)
+        connection = partial(
+            _reading, "MLflow", f"the experiment {self.name!r}", variables, *errors
+        )
         with connection():
             found = client.get_experiment_by_name(self.name)
             if found is None and self.name.isdigit():
@@ -266,7 +259,7 @@ def _of_mlflow(span: Any, trace_id: str, service: str) -> dict[str, Any]:
     """
     is_foreign = not _FOREIGN.isdisjoint(span.attributes)
     has_failed = span.status is not None and span.status.status_code.value == "ERROR"
-    return resource_span(
+    return _resource_span(
         service=service,
         attributes={
             name: json.dumps(value) if name.startswith(_MLFLOW) else _text_of(value)
@@ -289,7 +282,7 @@ def _text_of(value: Any) -> Any:
     return json.dumps(value) if any(isinstance(one, Mapping | list) for one in parts) else value
 
 
-class Langfuse(Backend):
+class Langfuse(Source):
     """The Langfuse project of the keys."""
 
     key = "langfuse"
@@ -298,7 +291,7 @@ class Langfuse(Backend):
         require("langfuse.api", "langfuse")
         langfuse = LangfuseClient()
         variables = ("LANGFUSE_BASE_URL", *LANGFUSE_KEYS)
-        connection = partial(reading, "Langfuse", "its traces", variables, *langfuse.errors)
+        connection = partial(_reading, "Langfuse", "its traces", variables, *langfuse.errors)
 
         def pages(read: Any, **options: Any) -> Iterator[Any]:
             cursor = None
@@ -340,7 +333,7 @@ def _of_langfuse(observation: Any) -> dict[str, Any]:
             text = text if isinstance(text, str) else json.dumps(text)
             attributes[f"langfuse.observation.{part}"] = text
     has_failed = str(getattr(observation.level, "value", observation.level)) == "ERROR"
-    return resource_span(
+    return _resource_span(
         service="",
         attributes=attributes,
         failure=(observation.status_message or "") if has_failed else None,
@@ -348,67 +341,45 @@ def _of_langfuse(observation: Any) -> dict[str, Any]:
         spanId=observation.id,
         parentSpanId=observation.parent_observation_id or "",
         name=observation.name or "",
-        startTimeUnixNano=nanoseconds(observation.start_time),
-        endTimeUnixNano=observation.end_time and nanoseconds(observation.end_time),
+        startTimeUnixNano=_nanoseconds(observation.start_time),
+        endTimeUnixNano=observation.end_time and _nanoseconds(observation.end_time),
     )
 
 
-def open_source(
-    words: Sequence[str], output: Path | None, since: datetime | None, until: datetime | None
-) -> Source:
-    """Return the source that ``words`` name: backend and project, or files, with an ``output``."""
-    key, _, name = words[0].partition(":")
-    kinds = {kind.key: kind for kind in (Phoenix, MLflow, Langfuse)}
-    if len(words) == 1 and key in kinds and bool(name) == (key != Langfuse.key):
-        if output is not None:
-            raise ConfigError(f"--output is for scores of files; {key} gets its scores itself")
-        check_backends([key])
-        return kinds[key](name, since, until)
-    if output is None or output.suffix.lower() not in {".jsonl", ".ndjson"}:
-        raise ConfigError(f"{words[0]} is a file, so name an --output FILE.jsonl for its scores")
-    return Files(list(map(Path, words)), output, since, until)
+def _resource_span(
+    *,
+    service: str,
+    attributes: Mapping[str, Any],
+    failure: str | None,
+    scope: str = "",
+    **fields: Any,
+) -> dict[str, Any]:
+    """Return a span with its resource in OTLP JSON; ``failure`` is the message of its status."""
+    status = {} if failure is None else {"code": 2, "message": failure}
+    span = {**fields, "attributes": as_attributes(attributes), "status": status}
+    return {
+        "resource": {"attributes": as_attributes({"service.name": service})},
+        "scopeSpans": [{"scope": {"name": scope}, "spans": [span]}],
+    }
 
 
-@dataclass
-class _DryJudge:
-    """Answers offline, and counts the requests and tokens that a model would take."""
-
-    model: str
-    usage: Usage = field(default_factory=Usage)
-    is_offline = True
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        request, replies = compose(tasks), await LexicalJudge().reply(tasks)
-        said = [each.model_dump_json() for each in replies.parts if isinstance(each, Reply)]
-        self.usage += Usage(
-            judge_requests=1,
-            prompt_tokens=(len(request.system) + len(request.user_with_schema)) // 4,
-            completion_tokens=sum(map(len, said)) // 4,
-        )
-        return replies
+def _nanoseconds(at: str | datetime) -> int:
+    return round((moment(at) or 0.0) * 1e6) * 1000
 
 
-_TRIED: Final = 20  # turns by which the usage of all turns is estimated
+_KINDS: Final = {kind.key: kind for kind in (Phoenix, MLflow, Langfuse)}
 
 
-async def estimated(measurement: Measurement, dataset: Dataset) -> Usage:
-    """Return about what the judge takes for ``dataset``: real prompts, with offline replies."""
-    judge = _DryJudge(measurement.judge.model)
-    dry = replace(measurement, judge=judge, embedder=HashingEmbedder(), budget=None)
-    tried = list(islice(dataset.samples(), 0, None, -(-dataset.count // _TRIED)))
-    for sample in () if is_offline(measurement.judge) else tried:
-        await dry.of(sample)
-    factor = dataset.count / len(tried)
-    return Usage(**{name: round(getattr(judge.usage, name) * factor) for name in COUNTS})
+def names_source(text: str) -> bool:
+    key, _, name = text.partition(":")
+    return key in _KINDS and bool(name) == (key != Langfuse.key)
 
 
-async def fill(run: Run, dataset: Dataset, source: Source) -> Totals:
-    """Score ``dataset``, and write the scores to ``source``."""
-    summary = Summary(run.names)
-    async with aclosing(run.rows(dataset)) as rows:
-        async for row in rows:
-            summary.add(row.evaluation)
-            source.write(row)
-            if row.index % _PAGE == _PAGE - 1:
-                await asyncio.to_thread(source.flush)
-    return summary.totals(stopped=run.stopped)
+def open_source(text: str, since: datetime | None, until: datetime | None) -> Source:
+    """Return the source that ``text`` names: a backend and, but for Langfuse, a project in it."""
+    if not names_source(text):
+        msg = f"SOURCE must be phoenix:PROJECT, mlflow:EXPERIMENT or langfuse, not {text}"
+        raise ConfigError(msg)
+    key, _, name = text.partition(":")
+    check_backends([key])
+    return _KINDS[key](name, since, until)
