@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.labels import Observation, observations
+from rag_eval_otel.tools.calibrate import Observation, observations
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.types import Evaluation, Sample, Score
 
