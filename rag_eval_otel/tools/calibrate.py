@@ -41,7 +41,7 @@ from rag_eval_otel.tools.cli.options import (
     print_result,
     say,
 )
-from rag_eval_otel.tools.files import source_of, write_whole
+from rag_eval_otel.tools.read import source_of, write_whole
 from rag_eval_otel.tools.rows import number, score_from_cells
 from rag_eval_otel.tools.scores import metric_cells, metric_names
 from rag_eval_otel.types import Evaluation, Form, Sample, Usage

@@ -41,8 +41,15 @@ from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_threshol
 from rag_eval_otel.metrics.base import Metric, label_of
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.runtime.guard import require, silence
-from rag_eval_otel.tools.compare import Comparison, Versions, compare_rows
-from rag_eval_otel.tools.gate import ANY_RANGE, Gate, GateCheck, GateResult
+from rag_eval_otel.tools.compare import (
+    ANY_RANGE,
+    Comparison,
+    Gate,
+    GateCheck,
+    GateResult,
+    Versions,
+    compare_rows,
+)
 from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset
 from rag_eval_otel.tools.rows import Row, digest, flat_columns
 from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals

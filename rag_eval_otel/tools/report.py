@@ -38,7 +38,7 @@ from rag_eval_otel.tools.cli.options import (
 )
 from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, compare_files
 from rag_eval_otel.tools.drawing import Curve, Unit, Upright, place_name
-from rag_eval_otel.tools.files import write_whole
+from rag_eval_otel.tools.read import write_whole
 from rag_eval_otel.tools.rows import Row, ScoreRecord, is_offline, unit_value
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import (

@@ -9,9 +9,8 @@ from typing import Any, Final, TypeVar, get_args
 
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.files import source_of
 from rag_eval_otel.tools.otlp import SIGNALS, Message, read_messages
-from rag_eval_otel.tools.read import contexts_in
+from rag_eval_otel.tools.read import contexts_in, source_of
 from rag_eval_otel.tools.rows import (
     LEAVES,
     Row,

@@ -20,7 +20,7 @@ from openai_server import ScriptedOpenAI
 from processes import ran
 from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
-from rag_eval_otel.tools.files import source_of
+from rag_eval_otel.tools.read import source_of
 from score_files import jsonl
 from support import names_asked
 

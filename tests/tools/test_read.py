@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from offline import Reads
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.tools.files import source_of, writing
-from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset
+from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset, source_of, writing
 from rag_eval_otel.tools.rows import TEXTS, Row
 from rag_eval_otel.types import Evaluation, Passage, Sample, Score
 

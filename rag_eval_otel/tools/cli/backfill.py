@@ -32,11 +32,18 @@ from rag_eval_otel.tools.cli.options import (
     say,
     scoring_config,
 )
-from rag_eval_otel.tools.collect import Collected, CollectedTurn, Selection, collect
+from rag_eval_otel.tools.collect import (
+    Collected,
+    CollectedTurn,
+    Plan,
+    Selection,
+    Source,
+    StoppedError,
+    collect,
+    open_source,
+)
 from rag_eval_otel.tools.dataset import Run
-from rag_eval_otel.tools.files import writing_samples
-from rag_eval_otel.tools.read import Dataset, open_dataset
-from rag_eval_otel.tools.sources import Plan, Source, StoppedError, open_source
+from rag_eval_otel.tools.read import Dataset, open_dataset, writing_samples
 from rag_eval_otel.tools.stats import Summary, Totals
 from rag_eval_otel.types import COUNTS, Replies, Usage
 

@@ -28,10 +28,9 @@ from rag_eval_otel.tools.cli.options import (
     say,
     scoring_config,
 )
+from rag_eval_otel.tools.compare import LEVEL, Gate, GateCheck, GateResult
 from rag_eval_otel.tools.dataset import Budget, Run
-from rag_eval_otel.tools.files import check_output, writing
-from rag_eval_otel.tools.gate import LEVEL, Gate, GateCheck, GateResult
-from rag_eval_otel.tools.read import open_dataset
+from rag_eval_otel.tools.read import check_output, open_dataset, writing
 from rag_eval_otel.tools.rows import TEXTS, Row
 from rag_eval_otel.tools.stats import Totals, aligned
 
