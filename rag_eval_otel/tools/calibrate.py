@@ -449,11 +449,6 @@ _HEAD = """\
 # `rag-eval-otel rules --thresholds FILE`, by the option `thresholds` and RAG_EVAL_THRESHOLDS.
 [thresholds]
 """
-_FORMS: Mapping[str, tuple[Form, ...]] = {
-    "both": ("short", "full"),
-    "short": ("short",),
-    "full": ("full",),
-}
 _BOUND = 0.8
 _OF_JUDGE = ("judge", "concurrency", "prices")
 
@@ -496,7 +491,7 @@ _JUDGE_OPTIONS: Options = {
     "--judge": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
     "--form": (
         "form of the replies (default: both)",
-        {"choices": tuple(_FORMS), "dest": "reply_form"},
+        {"choices": ("short", "full", "both"), "dest": "reply_form"},
     ),
     "--bound SHARE": (
         f"lowest share of right replies in a task (default: {_BOUND})",
@@ -543,7 +538,8 @@ def _run_on_built_in_cases(options: argparse.Namespace) -> int:
     async def check() -> list[Check]:
         return [
             await check_judge(judge, form=form, prices=prices, concurrency=config.concurrency)
-            for form in _FORMS[options.reply_form or "both"]
+            for form in SETS
+            if options.reply_form in {form, "both", None}
         ]
 
     checks = asyncio.run(check())

@@ -178,7 +178,6 @@ Advance: TypeAlias = Callable[[bool], object]
 _LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
 _UNREACHED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
-_PANDAS = {int: "int64", float: "float64", str: "object"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -221,15 +220,8 @@ class DatasetResult:
 
     def to_pandas(self) -> Any:
         """Return the scored rows as a pandas ``DataFrame``, one line for each row."""
-        pandas = require("pandas")
-        columns = flat_columns([metric.name for metric in self.metrics])
-        cells = [row.to_flat() for row in self.rows]
-        return pandas.DataFrame(
-            {
-                name: pandas.Series([row[name] for row in cells], dtype=_PANDAS[kind])
-                for name, kind in columns.items()
-            }
-        )
+        columns = list(flat_columns([metric.name for metric in self.metrics]))
+        return require("pandas").DataFrame([row.to_flat() for row in self.rows], columns=columns)
 
     def compare(self, other: DatasetResult, *, versions: Versions = "same") -> Comparison:
         """Return the change of each metric from ``other`` (A) to this result (B)."""

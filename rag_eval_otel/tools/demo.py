@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 from langchain_core.documents import Document
@@ -244,10 +243,8 @@ def _exporters(signal: Signal, answers: Sequence[Answer]) -> list[Any]:
 
 
 def _elsewhere(answers: Sequence[Answer]) -> Iterator[str]:
-    good = [answer.endpoint for answer in answers if answer.verdict == "ok"]
-    for server in dict.fromkeys(endpoint.server for endpoint in good):
-        here = [endpoint for endpoint in good if endpoint.server == server]
-        scheme = f"{urlsplit(here[0].url).scheme}://" if "://" in here[0].url else ""
-        yield f"Also exported to {scheme}{server}: {', '.join(each.signal for each in here)}"
+    for answer in answers:
+        if answer.verdict == "ok":
+            yield f"Also exported to {answer.endpoint.url}: {answer.endpoint.signal}"
     for cause in from_answers(answers):
         yield f"Not exported: {cause.seen}\n  {cause.fix}"

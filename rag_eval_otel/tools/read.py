@@ -27,7 +27,6 @@ Records: TypeAlias = "Iterator[tuple[int | None, Any]]"
 """Rows, each after the number of its last line, from 1; None if it is not from a text file."""
 
 _BATCH = 256  # rows to read from a Parquet file at once
-_ROW_GROUP = 1000  # rows to write to a Parquet file at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +48,12 @@ def source_of(data: object) -> Source:
     if isinstance(data, str | os.PathLike):
         path = Path(data)
         suffix = path.suffix.lower()
-        if suffix not in _FORMATS:
-            msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}; use {_SUFFIXES}"
-            raise ConfigError(msg + _WAYS_OUT.get(suffix, ""))
+        if suffix not in _READERS:
+            msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}"
+            raise ConfigError(f"{msg}; use {', '.join(_READERS)}{_WAYS_OUT.get(suffix, '')}")
         if not path.is_file():
             raise ConfigError(f"{path}: there is no such file")
-        return Source(name=str(path), read=partial(_FORMATS[suffix][0], path))
+        return Source(name=str(path), read=partial(_READERS[suffix], path))
     kind = type(data).__name__
     if hasattr(data, "itertuples"):
         rows = partial(data.itertuples, index=False, name=None)
@@ -179,14 +178,12 @@ Write: TypeAlias = Callable[[Row], object]
 
 
 def check_output(path: Path) -> None:
-    if path.suffix.lower() not in _FORMATS:
+    if path.suffix.lower() not in _WRITERS:
         raise ConfigError(
-            f"{path}: cannot write {path.suffix or 'without a suffix'}; use {_SUFFIXES}"
+            f"{path}: cannot write {path.suffix or 'without a suffix'}; use {', '.join(_WRITERS)}"
         )
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name a file")
-    if path.suffix.lower() == ".parquet":
-        require("pyarrow")
 
 
 @contextmanager
@@ -195,7 +192,7 @@ def writing(
 ) -> Iterator[Write]:
     """Yield a function that writes one scored row. The file ``path`` is replaced at the end."""
     check_output(path)
-    write = _FORMATS[path.suffix.lower()][1]
+    write = _WRITERS[path.suffix.lower()]
     with _whole_file(path) as part, write(part, metrics, further) as add:
         yield add
 
@@ -255,44 +252,21 @@ def _write_csv(
         yield lambda row: writer.writerow({k: safe(v) for k, v in row.to_flat(further).items()})
 
 
-@contextmanager
-def _write_parquet(
-    part: Path, metrics: Sequence[str], further: Sequence[FurtherColumn]
-) -> Iterator[Write]:
-    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
-    kinds = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
-    columns = flat_columns(metrics, further)
-    schema = arrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
-    group: list[dict[str, Any]] = []
-    with parquet.ParquetWriter(part, schema) as writer:
-
-        def flush() -> None:
-            writer.write_table(arrow.Table.from_pylist(group, schema=schema))
-            group.clear()
-
-        def encodable(cell: Any) -> Any:  # without halves of surrogate pairs
-            return cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell
-
-        def write(row: Row) -> None:
-            group.append({name: encodable(cell) for name, cell in row.to_flat(further).items()})
-            if len(group) >= _ROW_GROUP:
-                flush()
-
-        yield write
-        flush()
-
-
 _Reader: TypeAlias = Callable[[Path], Records]
 _Writer: TypeAlias = Callable[
     [Path, Sequence[str], Sequence[FurtherColumn]], AbstractContextManager[Write]
 ]
-_FORMATS: Mapping[str, tuple[_Reader, _Writer]] = {
-    ".jsonl": (_read_jsonl, _write_jsonl),
-    ".ndjson": (_read_jsonl, _write_jsonl),
-    ".csv": (_read_csv, _write_csv),
-    ".parquet": (_read_parquet, _write_parquet),
+_READERS: Mapping[str, _Reader] = {
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
 }
-_SUFFIXES = ", ".join(_FORMATS)
+_WRITERS: Mapping[str, _Writer] = {
+    ".jsonl": _write_jsonl,
+    ".ndjson": _write_jsonl,
+    ".csv": _write_csv,
+}
 _WAYS_OUT: Mapping[str, str] = {
     ".json": " (JSON Lines: one object a line, no list around them)",
     ".tsv": " (separated by commas)",

@@ -59,9 +59,6 @@ from rag_eval_otel.tools.stats import (
 )
 from rag_eval_otel.types import Score
 
-MAX_SECTIONS: Final = 60
-"""The highest number of metrics with their own section. The tables at the top show all metrics."""
-
 MAX_VERSIONS: Final = 12
 """The highest number of versions of one metric that a drawing shows."""
 
@@ -269,12 +266,11 @@ def lines_of(series: Series) -> list[Line]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A drift alarm with its ``onset``. It was raised ``again`` so often, last at ``until``."""
+    """A drift alarm with its ``onset``. It was raised ``again`` so often."""
 
     alarm: Alarm
     at: float
     onset: float
-    until: float
     again: int = 0
 
 
@@ -296,9 +292,9 @@ def find_drift(line: Line) -> VersionDrift:
     for alarm in alarms_in(line.units[used].tolist(), learn=learn):
         at, onset = float(line.at[used[alarm.index]]), float(line.at[used[alarm.onset]])
         if marks and marks[-1].alarm.direction == alarm.direction:
-            marks[-1] = replace(marks[-1], again=marks[-1].again + 1, until=at)
+            marks[-1] = replace(marks[-1], again=marks[-1].again + 1)
         else:
-            marks.append(DriftMark(alarm=alarm, at=at, onset=onset, until=at))
+            marks.append(DriftMark(alarm=alarm, at=at, onset=onset))
     outside = len(line.units) - len(used)
     return VersionDrift(marks=tuple(marks), count=len(used), learn=learn, outside=outside)
 
@@ -391,7 +387,6 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
             _section(series, anchor=f"m{i}", shown=shown)
             for i, series in enumerate(scores.series.values())
         ],
-        max_sections=MAX_SECTIONS,
     )
 
 

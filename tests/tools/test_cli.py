@@ -66,7 +66,7 @@ def test_no_text_controls_the_terminal(
     assert not set("\x1b\x07\u202e") & set(out + err)
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "csv", "parquet"])
+@pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "csv"])
 def test_options_are_heard(
     suffix: str,
     tmp_path: Path,
@@ -236,7 +236,7 @@ def without_cost(value: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path) -> None:
     """After a kill -9 the same command asks for the rest, and writes the scores of a whole run."""
     output, whole = tmp_path / f"scores.{suffix}", tmp_path / f"whole.{suffix}"

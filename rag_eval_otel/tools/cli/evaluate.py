@@ -61,7 +61,7 @@ _OPTIONS: Options = {
         {"type": _pairs},
     ),
     "--limit N": ("evaluate the first N rows only", _COUNT),
-    "--output FILE": ("write the scores of each row: .jsonl, .csv or .parquet", _PATH),
+    "--output FILE": ("write the scores of each row: .jsonl or .csv", _PATH),
     "--with-texts": (
         "write question, contexts, answer and reference to OUTPUT, too (default: on)",
         {"choices": ("on", "off"), "default": "on"},
