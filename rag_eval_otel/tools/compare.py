@@ -20,7 +20,6 @@ import numpy as np
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.tools.agreement import wilson
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import (
@@ -38,6 +37,7 @@ from rag_eval_otel.tools.stats import (
     scale_of,
     signed,
     t_quantile,
+    wilson,
 )
 from rag_eval_otel.types import Label, Score
 

@@ -23,6 +23,9 @@ Indices: TypeAlias = NDArray[np.intp]
 Range: TypeAlias = tuple[float, float]
 """The lowest and the highest value of a scale, or the ends of an interval."""
 
+Z: Final = 1.959963984540054
+"""The quantile of the normal distribution for a 95 % interval."""
+
 _NARROW, _LARGEST = 1e-6, 1e12  # limits of the scales that can be computed from scores
 _MESSAGE = 300  # characters of an error message
 _TWO = 2  # the fewest values with a deviation
@@ -84,6 +87,12 @@ def unit_interval(value: float, variance: float, *, quantile: float, effective: 
     middle = (value + square / 2) / (1 + square)
     half = math.sqrt(square * (spread + square / 4)) / (1 + square)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def wilson(successes: int, n: int) -> Range:
+    """Return Wilson's 95 % score interval (1927) of the proportion ``successes / n``."""
+    low, high = unit_interval(successes / n, 0.0, quantile=Z, effective=n)
+    return low if successes else 0.0, high if successes < n else 1.0
 
 
 def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:

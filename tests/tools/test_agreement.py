@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.tools.agreement import (
+from rag_eval_otel.tools.calibrate import (
     Confusion,
     Figure,
     auroc,

@@ -23,8 +23,14 @@ from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools import calibrate as command
-from rag_eval_otel.tools.agreement import Figure
-from rag_eval_otel.tools.calibrate import Calibration, Case, built_in_cases, calibrate, check_judge
+from rag_eval_otel.tools.calibrate import (
+    Calibration,
+    Case,
+    Figure,
+    built_in_cases,
+    calibrate,
+    check_judge,
+)
 from rag_eval_otel.tools.cli import main
 from score_files import jsonl
 from support import names_asked, text_asked

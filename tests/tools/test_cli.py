@@ -57,7 +57,7 @@ def test_no_text_controls_the_terminal(
     rows = [{"question": "q", hostile: "a"}]
     data = jsonl(tmp_path / "data.jsonl", rows)
     assert main(["evaluate", str(data), "--metrics", "faithfulness"]) == 2
-    command = import_module("rag_eval_otel.tools.cli.evaluate")
+    command = import_module("rag_eval_otel.tools.dataset")
     monkeypatch.setattr(command, "print_result", lambda *_: print(f"judge {hostile}"))  # noqa: T201
     data = jsonl(tmp_path / "data.jsonl", asked_rows(1))
     assert main(["evaluate", str(data)]) == 0
