@@ -27,8 +27,10 @@ from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
+    FLAG,
     Options,
     add_all,
+    chosen,
     count_up_to,
     print_result,
     say,
@@ -659,16 +661,10 @@ _OPTIONS: Options = {
     **AS_JSON,
 }
 _JUDGE_OPTIONS: Options = {
-    "--built-in": ("compare a judge with known verdicts; without FILE", {"action": "store_true"}),
+    "--built-in": ("compare a judge with known verdicts; without FILE", FLAG),
     "--judge": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
-    "--form": (
-        "form of the replies (default: both)",
-        {"choices": ("short", "full", "both"), "dest": "reply_form"},
-    ),
-    "--bound SHARE": (
-        f"lowest share of right replies in a task (default: {_BOUND})",
-        {"type": _share},
-    ),
+    "--form": ("of the replies (default: both)", {**chosen(*SETS, "both"), "dest": "reply_form"}),
+    "--bound SHARE": (f"lowest share of right replies (default: {_BOUND})", {"type": _share}),
     "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),
     "--prices FILE": ("prices of judge tokens, JSON", {}),
 }

@@ -44,6 +44,7 @@ from rag_eval_otel.tools.cli.options import (
     Options,
     add_all,
     check_period,
+    constant,
     require_another_file,
     say,
 )
@@ -612,19 +613,13 @@ _OPTIONS: Options = {
     "sources SOURCE": ("files, or a backend", {"nargs": "+"}),
     **PERIOD,
     "-o --output OUTPUT": (".jsonl", {"type": Path, "required": True}),
-    "--failed": (
-        "only turns whose span has the label fail (rag.evaluation.label)",
-        {"action": "store_const", "const": "fail", "default": "any", "dest": "label"},
-    ),
+    "--failed": ("only turns with the label fail", constant("fail", default="any", dest="label")),
     "--share SHARE": ("a random share of the traces (default: 1)", {"type": float, "default": 1.0}),
     "--contexts-from-prompt on|off": (
-        "read contexts in prompts, if a trace has no retrieval (default: off)",
+        "if a trace has no retrieval (default: off)",
         {"type": switch},
     ),
-    "--value-limit N": (
-        "length to which the application cut texts (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
-        {"type": int},
-    ),
+    "--value-limit N": ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT of the application", {"type": int}),
 }
 add_options = partial(add_all, options=_OPTIONS)
 

@@ -51,10 +51,13 @@ from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.runtime.guard import require, silence
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
+    FLAG,
     INTERRUPTED,
+    VERSIONS,
     Options,
     add_all,
     add_scoring_options,
+    chosen,
     count_up_to,
     measurement_for,
     print_result,
@@ -194,6 +197,8 @@ R = TypeVar("R")
 
 Progress = Literal["auto", "on", "off"]
 """When to show the progress: always, never, or, by ``auto``, if stderr is a terminal."""
+
+_WHEN: tuple[str, ...] = get_args(Progress)
 
 Advance: TypeAlias = Callable[[bool], object]
 
@@ -388,9 +393,8 @@ class Run:
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or self.concurrency < 1:
             raise ConfigError(f"concurrency must be 1 or more, not {self.concurrency!r}")
-        if self.progress not in get_args(Progress):
-            choices = ", ".join(get_args(Progress))
-            raise ConfigError(f"progress must be one of {choices}, not {self.progress!r}")
+        if self.progress not in _WHEN:
+            raise ConfigError(f"progress must be one of {', '.join(_WHEN)}, not {self.progress!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -583,47 +587,31 @@ def _pairs(text: str) -> dict[str, str]:
 _PATH: Mapping[str, Any] = {"type": Path}
 _COUNT: Mapping[str, Any] = {"type": count_up_to()}
 _SHARE: Mapping[str, Any] = {"type": float}
-_FLAG: Mapping[str, Any] = {"action": "store_true"}
 _MANY: Mapping[str, Any] = {"action": "append", "default": []}
 _FILE: Options = {
     "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
-    "--list-metrics": ("list the metrics, also of other packages: name, needs, range", _FLAG),
+    "--list-metrics": ("list the metrics, also of other packages: name, needs, range", FLAG),
 }
 _OPTIONS: Options = {
-    "--repairs N": (
-        "repeat a request at most N times if its reply is not usable (default: 1)",
-        {"type": count_up_to(), "default": 1},
-    ),
-    "--columns FIELD=COLUMN,...": (
-        "columns, as in question=prompt,answer=output",
-        {"type": _pairs},
-    ),
+    "--repairs N": ("repeats after an unusable reply (default: 1)", {**_COUNT, "default": 1}),
+    "--columns FIELD=COLUMN,...": ("as in question=prompt,answer=output", {"type": _pairs}),
     "--limit N": ("evaluate the first N rows only", _COUNT),
     "--output FILE": ("write the scores of each row: .jsonl or .csv", _PATH),
     "--with-texts": (
-        "write question, contexts, answer and reference to OUTPUT, too (default: on)",
-        {"choices": ("on", "off"), "default": "on"},
+        "write texts, too (default: on)",
+        chosen("on", "off", default="on"),
     ),
     "--cache FILE": ("cache of scores (default: OUTPUT.cache, deleted at the end)", _PATH),
     "--max-requests N": ("send at most N judge requests", _COUNT),
     "--max-tokens N": ("send no judge request after N tokens", _COUNT),
-    "--progress": (
-        "the number of rows done, on stderr (default: auto, on a terminal)",
-        {"choices": ("auto", "on", "off"), "default": "auto"},
-    ),
-    "--raise-on-failure": ("stop at the first row with an error instead of a score", _FLAG),
+    "--progress": ("on stderr (default: auto, on a terminal)", chosen(*_WHEN, default="auto")),
+    "--raise-on-failure": ("stop at the first row with an error instead of a score", FLAG),
     "--fail-under METRIC=MEAN": ("exit with 3 if the mean is lower; repeatable", _MANY),
     "--fail-under-pass-rate SHARE": ("exit with 3 if fewer rows have the label pass", _SHARE),
     "--baseline FILE": ("scores of an earlier run over the same questions", _PATH),
-    "--no-worse METRIC[=DROP]": (
-        "exit with 3 if it fell below the baseline, by more than DROP and chance; repeatable",
-        _MANY,
-    ),
+    "--no-worse METRIC[=DROP]": ("exit with 3 if it fell by more than DROP and chance", _MANY),
     "--level SHARE": (f"share of false alarms of --no-worse (default: {LEVEL})", _SHARE),
-    "--versions": (
-        "any: compare also with a baseline of another judge, metric or prompt",
-        {"choices": ("same", "any")},
-    ),
+    **VERSIONS,
     **AS_JSON,
 }
 

@@ -137,10 +137,7 @@ Runs a LangChain RAG app over a small handbook with the callback installed, prin
 exports them to OTEL_EXPORTER_OTLP_ENDPOINT as well if that is set. Needs no key and no network.
 """
 _OPTIONS: Options = {
-    "--judge lexical|PROVIDER/MODEL": (
-        "the judge (default: RAG_EVAL_JUDGE, else lexical, which is offline)",
-        {},
-    ),
+    "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
 }
 add_options = partial(add_all, options=_OPTIONS)
 

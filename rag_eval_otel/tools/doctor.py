@@ -265,7 +265,7 @@ Exit status: 0 no problem, 1 problems, 2 misuse.
 
 _OPTIONS: Options = {
     "--timeout SECONDS": (
-        "time limit for judge, embedder and each endpoint (default: 10)",
+        "limit of each check (default: 10)",
         {"type": float, "default": 10.0},
     )
 }

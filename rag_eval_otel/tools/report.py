@@ -30,8 +30,11 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools import drawing
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
+    VERSIONS,
     Options,
     add_all,
+    chosen,
+    constant,
     count_up_to,
     print_result,
     require_another_file,
@@ -542,29 +545,19 @@ as OTLP JSON (.json or .jsonl), as a collector's file exporter writes them.
 
 Exit status: 0 written, 2 misuse.
 """
-_WORST, _MOST_WORST = 10, 1000
 _OPTIONS: Options = {
     "file FILE": ("the scores", {"type": Path}),
     "other B": ("compare FILE with B", {"type": Path, "nargs": "?"}),
     "-o --output PAGE": ("write a page: .html", {"type": Path}),
     "--metric NAME": ("only this metric", {}),
     "--worst N": (
-        f"show the N lowest scores, or with B the N largest changes each way (default: {_WORST})",
-        {"type": count_up_to(_MOST_WORST), "default": _WORST},
+        "the N lowest scores, or with B the N largest changes each way (default: 10)",
+        {"type": count_up_to(1000), "default": 10},
     ),
-    "--explanations": (
-        "show explanations and questions where FILE has them; they quote user data",
-        {"action": "store_const", "const": "on", "default": "off"},
-    ),
-    "--texts": (
-        "show texts of turns where FILE has them (default: as content capture; with B on)",
-        {"choices": ("on", "off")},
-    ),
+    "--explanations": ("show explanations and questions: user data", constant("on", default="off")),
+    "--texts": ("show texts (default: as content capture; with B on)", chosen("on", "off")),
     "--trace-url URL": ("link turns to traces: 'http://localhost:16686/trace/{trace_id}'", {}),
-    "--versions": (
-        "with B, any: compare also scores of other judges, metrics or prompts",
-        {"choices": ("same", "any")},
-    ),
+    **VERSIONS,
     **AS_JSON,
 }
 add_options = partial(add_all, options=_OPTIONS)

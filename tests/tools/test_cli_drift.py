@@ -55,7 +55,6 @@ def test_rows_are_read_in_any_form(
     assert alarm["direction"] == "down"
     assert 950 <= alarm["onset"] <= 1030
     assert alarm["at"] == f"row {alarm['index']}"
-    assert len(alarm["worst"]) == 5
 
 
 def span_request(at: int, value: float) -> dict[str, Any]:
@@ -72,12 +71,12 @@ def log_request(at: int, value: float | None) -> dict[str, Any]:
 def test_otlp_files_are_read(
     request_of: Callable[[int, float], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A collector writes one request a line; the worst turns are named by trace id."""
+    """A collector writes one request a line; places are named by trace id."""
     path = jsonl(tmp_path / "out.jsonl", [request_of(at, v) for at, v in enumerate(FALLS)])
     status, (one,) = found(path, capsys=capsys)
     assert status == 1
     assert (one["service"], one["metric"], one["version"]) == ("shop", "faithfulness", "v1")
-    assert all(place.startswith("trace 0000") for place in one["alarms"][0]["worst"])
+    assert one["alarms"][0]["since"].startswith("trace 0000")
 
 
 def test_the_table_describes_drift_no_drift_and_too_few_scores(
@@ -89,7 +88,6 @@ def test_the_table_describes_drift_no_drift_and_too_few_scores(
     out = capsys.readouterr().out
     assert "falls: 1400 scores, 0 without; baseline 0.8" in out
     assert "down   at row 1007, since about row 99" in out
-    assert "worst: row 99" in out
     assert "stays: 1400 scores, 0 without" in out
     assert "no drift" in out
     assert main(["drift", str(jsonl(tmp_path / "b.jsonl", rows[:20]))]) == 0

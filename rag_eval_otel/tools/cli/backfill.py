@@ -21,6 +21,7 @@ from rag_eval_otel.judge.usage import is_offline
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
+    FLAG,
     INTERRUPTED,
     PERIOD,
     Options,
@@ -70,11 +71,8 @@ _AGAIN: Final = "run the same command again to continue"
 _OPTIONS: Options = {
     "source SOURCE": ("as above", {}),
     **PERIOD,
-    "--sample-rate SHARE": (
-        "score this share of the traces, those that live evaluation chooses (default: 1)",
-        {"type": float, "default": 1.0},
-    ),
-    "--yes": ("begin without asking", {"action": "store_true"}),
+    "--sample-rate SHARE": ("of the traces (default: 1)", {"type": float, "default": 1.0}),
+    "--yes": ("begin without asking", FLAG),
     **AS_JSON,
 }
 

@@ -27,11 +27,23 @@ Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 INTERRUPTED: Final = 130
 """The exit status after an interrupt, as that of shells."""
 
+FLAG: Final[Mapping[str, Any]] = {"action": "store_true"}
+
+
+def chosen(*words: str, default: str | None = None) -> Mapping[str, Any]:
+    return {"choices": words, "default": default}
+
+
+def constant(word: str, *, default: str, dest: str | None = None) -> Mapping[str, Any]:
+    named = {} if dest is None else {"dest": dest}
+    return {"action": "store_const", "const": word, "default": default, **named}
+
+
 AS_JSON: Options = {
-    "--json": (
-        "print the result as JSON",
-        {"dest": "form", "action": "store_const", "const": "json", "default": "text"},
-    )
+    "--json": ("print the result as JSON", constant("json", default="text", dest="form"))
+}
+VERSIONS: Options = {
+    "--versions": ("any: compare other judges, metrics and prompts, too", chosen("same", "any"))
 }
 
 
