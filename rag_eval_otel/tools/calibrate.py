@@ -645,13 +645,6 @@ Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of 
 """
 
 
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {text}")
-    return value
-
-
 _OPTIONS: Options = {
     "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
     "--metric NAME": ("only this metric", {}),
@@ -664,7 +657,7 @@ _JUDGE_OPTIONS: Options = {
     "--built-in": ("compare a judge with known verdicts; without FILE", FLAG),
     "--judge": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
     "--form": ("of the replies (default: both)", {**chosen(*SETS, "both"), "dest": "reply_form"}),
-    "--bound SHARE": (f"lowest share of right replies (default: {_BOUND})", {"type": _share}),
+    "--bound SHARE": (f"lowest share of right replies (default: {_BOUND})", {"type": float}),
     "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),
     "--prices FILE": ("prices of judge tokens, JSON", {}),
 }

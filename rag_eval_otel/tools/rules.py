@@ -23,7 +23,7 @@ from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.metrics import METRICS, scale_of, with_thresholds
 from rag_eval_otel.metrics.base import kinds_of
 from rag_eval_otel.semconv import SCORE_BOUNDS
-from rag_eval_otel.tools.cli.options import THRESHOLDS, chosen_thresholds
+from rag_eval_otel.tools.cli.options import THRESHOLDS, add_all, chosen_thresholds
 
 JAEGER = (
     "http://localhost:16686/search?service={service}"
@@ -269,8 +269,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar=metavar,
             help=f"{text} (default: {shown})",
         )
-    for name, arguments in THRESHOLDS.items():
-        parser.add_argument(name, **arguments)
+    add_all(parser, THRESHOLDS)
 
 
 def run(options: argparse.Namespace) -> int:

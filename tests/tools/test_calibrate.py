@@ -329,11 +329,3 @@ def test_single_unusable_part_is_counted() -> None:
     assert shares == {"faithfulness": 1.0, "groundedness": 0.0, "context relevance": 0.0} | {
         "evasion": 1.0
     }
-
-
-@pytest.mark.parametrize("bound", ["1.5", "-1", "nan", "x"])
-def test_bound_outside_0_to_1_is_refused(bound: str) -> None:
-    """A bound that nothing can reach, or everything, is refused."""
-    with pytest.raises(SystemExit) as refused:
-        main(["calibrate", "--built-in", "--bound", bound])
-    assert refused.value.code == 2

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from rag_eval_otel.drift import Stream
 from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.log import log
 from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
 from rag_eval_otel.tools.rows import Row, unit_value
 from rag_eval_otel.tools.scores import read_scores
@@ -66,13 +65,9 @@ def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[
     if all(point.value is None for points in streams.values() for point in points):
         names = ", ".join(dict.fromkeys(stream.name for stream in streams))
         raise ConfigError(f"{path} has evaluations of {names}, but none of them gave a score")
-    for stream, points in streams.items():
+    for points in streams.values():
         times = [point.time for point in points if point.time is not None]
-        if len(times) == len(points) and times != sorted(times):
-            log.warning(
-                "drift: the times of %s run backwards; its scores are taken in order of time",
-                stream.name,
-            )
+        if len(times) == len(points):
             points.sort(key=lambda point: point.time or 0.0)
     return streams
 

@@ -82,53 +82,36 @@ def count_up_to(most: int | None = None) -> Callable[[str], int]:
     return count
 
 
-THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "--threshold": {
-        "action": "append",
-        "default": [],
-        "dest": "pairs",
-        "metavar": "METRIC=SCORE",
-        "help": "lowest score with which a metric passes; may be given several times",
-    },
-    "--thresholds": {
-        "type": Path,
-        "metavar": "FILE.toml",
-        "help": "thresholds as `rag-eval-otel calibrate --write` writes them",
-    },
-    "--label-metrics": {
-        "type": names_in,
-        "metavar": "METRICS",
-        "help": "metrics that decide the overall label (default: those the judge can tell)",
-    },
+THRESHOLDS: Options = {
+    "--threshold METRIC=SCORE": (
+        "lowest score with which a metric passes; may be given several times",
+        {"action": "append", "default": [], "dest": "pairs"},
+    ),
+    "--thresholds FILE.toml": ("as `rag-eval-otel calibrate --write` writes it", {"type": Path}),
+    "--label-metrics METRICS": (
+        "metrics that decide the overall label (default: those the judge can tell)",
+        {"type": names_in},
+    ),
 }
 """The options about thresholds, for every command that labels scores."""
 
 _UNITS: Final = {"d": "days", "h": "hours"}
-_SCORING: Final[Mapping[str, str]] = {
-    "--metrics": "metrics or sets of them, by comma (default: default)",
-    "--judge lexical|PROVIDER/MODEL": "the judge (default: RAG_EVAL_JUDGE, else lexical, offline)",
-    "--embedder hashing|PROVIDER/MODEL": "the embedder (default: by environment or judge)",
-    "--prompts FOLDER": "prompt files that replace the built-in ones",
-    "--explanations on|off": "ask the judge for reasons, most of its tokens (default: off)",
-    "--prices FILE": "prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
-    "--max-text-chars N": "cut each text after N characters, a row after 4 N (default: 100000)",
-    "--concurrency N": "rows at once (default: 16)",
-    "--timeout SECONDS": "time limit of a row (default: 30)",
-}
-_TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
-    "--metrics": names_in,
-    "--explanations": switch,
-    "--timeout": float,
-    **dict.fromkeys(("--max-text-chars", "--concurrency"), count_up_to()),
+_COUNT: Final = {"type": count_up_to()}
+_SCORING: Options = {
+    "--metrics": ("metrics or sets of them, by comma (default: default)", {"type": names_in}),
+    "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
+    "--embedder hashing|PROVIDER/MODEL": ("(default: by environment or judge)", {}),
+    "--prompts FOLDER": ("prompt files that replace the built-in ones", {}),
+    "--explanations on|off": ("ask the judge for reasons (default: off)", {"type": switch}),
+    "--prices FILE": ("prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)", {}),
+    "--max-text-chars N": ("cut each text after N characters, a row after 4 N", _COUNT),
+    "--concurrency N": ("rows at once (default: 16)", _COUNT),
+    "--timeout SECONDS": ("time limit of a row (default: 30)", {"type": float}),
 }
 
 
 def add_scoring_options(parser: argparse.ArgumentParser) -> None:
-    for option, text in _SCORING.items():
-        name, _, metavar = option.partition(" ")
-        parser.add_argument(name, help=text, metavar=metavar or None, type=_TYPES.get(name, str))
-    for name, arguments in THRESHOLDS.items():
-        parser.add_argument(name, **arguments)
+    add_all(parser, {**_SCORING, **THRESHOLDS})
 
 
 def scoring_config(options: argparse.Namespace) -> Config:
