@@ -48,7 +48,6 @@ from rag_eval_otel.tools.stats import (
     Estimate,
     Numbers,
     Range,
-    Sampled,
     Tally,
     alarms_in,
     estimate,
@@ -148,12 +147,10 @@ class Series:
         turns = list(dict.fromkeys((*scores, *others)))
         missing, traces = (math.nan, 1.0), dict[str, int]()
         return estimate(
-            Sampled(
-                scores=np.array([scores.get(turn, missing)[0] for turn in turns]),
-                probabilities=np.array([scores.get(turn, missing)[1] for turn in turns]),
-                offline=np.array([others.get(turn, missing)[0] for turn in turns]),
-                clusters=np.array([traces.setdefault(self._traces[t], len(traces)) for t in turns]),
-            )
+            scores=np.array([scores.get(turn, missing)[0] for turn in turns]),
+            probabilities=np.array([scores.get(turn, missing)[1] for turn in turns]),
+            offline=np.array([others.get(turn, missing)[0] for turn in turns]),
+            clusters=np.array([traces.setdefault(self._traces[t], len(traces)) for t in turns]),
         )
 
 
@@ -361,12 +358,8 @@ class Shown:
 
     def __post_init__(self) -> None:
         url = self.trace_url
-        is_web = url is None or url.startswith(("http://", "https://"))
-        if (
-            not is_web
-            or not re.fullmatch(r"(\{(trace|span)_id\}|[^{}])*", url or "")
-            or (url is not None and "{trace_id}" not in url)
-        ):
+        form = r"https?://(\{(trace|span)_id\}|[^{}])*"
+        if url is not None and not ("{trace_id}" in url and re.fullmatch(form, url)):
             raise ConfigError(
                 "the address of a trace must begin with http:// or https:// and have a place for"
                 " the id, as in http://localhost:16686/trace/{trace_id}; {span_id} is possible,"
