@@ -20,8 +20,14 @@ import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from rag_eval_otel.tools.compare import Entry, ScoredRun, pair_scores
-from rag_eval_otel.tools.gate import LEVEL, difference_verdict, least_drop
+from rag_eval_otel.tools.compare import (
+    LEVEL,
+    Entry,
+    ScoredRun,
+    difference_verdict,
+    least_drop,
+    pair_scores,
+)
 from rag_eval_otel.types import Score
 
 Claims = list[bool]

@@ -30,7 +30,6 @@ from rag_eval_otel.metrics import Correctness, with_thresholds
 from rag_eval_otel.sampling import SamplingRule
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.cli import main
-from rag_eval_otel.tools.cli.calibrate import written_thresholds
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.tools.rules import Target, render
 from rag_eval_otel.types import Evaluation, Sample
@@ -524,10 +523,3 @@ def test_a_verdict_may_carry_a_probability(probability: float, verdict: int) -> 
     assert (plain.probability, plain.is_graded) == (1.0, False)
     with pytest.raises(ValueError, match="must be from 0 to 1"):
         Verdict.graded(1.2, index=1)
-
-
-def test_written_thresholds_can_be_read(tmp_path: Path) -> None:
-    """Names of a user's own metrics may have spaces, dots and quotes."""
-    names = ("faithfulness", "my metric", "faithfulness.full", 'the "best"')
-    text = written_thresholds((name, 0.25, "why") for name in names)
-    assert read_thresholds(write(tmp_path, text)) == dict.fromkeys(names, 0.25)

@@ -6,14 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rag_eval_otel.tools.compare import Comparison, compare_files
+    from rag_eval_otel.tools.compare import Comparison, Gate, GateResult, compare_files
     from rag_eval_otel.tools.dataset import (
         Budget,
         DatasetResult,
         aevaluate_dataset,
         evaluate_dataset,
     )
-    from rag_eval_otel.tools.gate import Gate, GateResult
 
 __all__ = [
     "Budget",
@@ -26,7 +25,7 @@ __all__ = [
     "evaluate_dataset",
 ]
 
-_MODULES = ("compare", "dataset", "gate")
+_MODULES = ("compare", "dataset")
 
 
 def __getattr__(name: str) -> Any:

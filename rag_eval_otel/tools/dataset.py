@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import math
+import sqlite3
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -15,35 +18,175 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
-from rag_eval_otel.config import Limit, thresholds_of
+from rag_eval_otel.config import Config, Limit, thresholds_of
+from rag_eval_otel.environment import names_in
 from rag_eval_otel.errors import ConfigError, FailedRowError, RedactionError
 from rag_eval_otel.evaluation import (
     Measurement,
     MeasurementOptions,
     failed_evaluation,
+    is_final,
     measurement_of,
     run_now,
 )
 from rag_eval_otel.judge.budget import Budget as RunBudget
 from rag_eval_otel.judge.wire import clipped
 from rag_eval_otel.log import log
-from rag_eval_otel.metrics import MetricFunction, resolve_metrics, with_thresholds
-from rag_eval_otel.metrics.base import Metric
+from rag_eval_otel.metrics import (
+    MetricFunction,
+    metric_names,
+    resolve_metrics,
+    scale_of,
+    with_thresholds,
+)
+from rag_eval_otel.metrics.base import Metric, label_of
+from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.runtime.guard import require, silence
-from rag_eval_otel.tools.cache import ScoreCache, open_cache
-from rag_eval_otel.tools.compare import Comparison, Versions, compare_rows
-from rag_eval_otel.tools.gate import ANY_RANGE, Gate, GateCheck, GateResult
-from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset
-from rag_eval_otel.tools.rows import Row, flat_columns
-from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals
+from rag_eval_otel.tools.cli.options import (
+    AS_JSON,
+    FLAG,
+    INTERRUPTED,
+    VERSIONS,
+    Options,
+    add_all,
+    add_scoring_options,
+    chosen,
+    count_up_to,
+    measurement_for,
+    print_result,
+    require_another_file,
+    say,
+    scoring_config,
+)
+from rag_eval_otel.tools.compare import (
+    ANY_RANGE,
+    LEVEL,
+    Comparison,
+    Gate,
+    GateCheck,
+    GateResult,
+    Versions,
+    compare_rows,
+)
+from rag_eval_otel.tools.read import Dataset, check_needs, check_output, open_dataset, writing
+from rag_eval_otel.tools.rows import TEXTS, Row, digest, flat_columns
+from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals, aligned
 from rag_eval_otel.types import Evaluation, Sample, Score, Usage
+
+_OURS = 0x52414745  # "RAGE": the application id in the header of the file
+_SETTINGS = (
+    "PRAGMA journal_mode = WAL",  # a commit survives the process without waiting for the disk
+    "PRAGMA synchronous = NORMAL",
+    f"PRAGMA application_id = {_OURS}",
+    "CREATE TABLE IF NOT EXISTS scores (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL)",
+)
+_PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
+_GET = "SELECT judge, score FROM scores WHERE key = ?"
+
+
+class ScoreCache:
+    """Scores in an SQLite file, by a digest of the sample and of the definition of the metric."""
+
+    def __init__(
+        self, path: Path, database: sqlite3.Connection, *, measurement: Measurement
+    ) -> None:
+        self._path = path
+        self._database = database
+        self._is_writable = True
+        self._definitions = measurement.definitions()
+        self._thresholds: dict[str, float | None] = {
+            metric.name: metric.threshold
+            for metric in measurement.metrics
+            if hasattr(metric, "threshold") and not isinstance(metric, FunctionMetric)
+        }
+
+    def get(self, sample: Sample) -> dict[str, tuple[Score, str | None]]:
+        """Return the stored scores of ``sample`` by metric, each with the name of its judge model.
+
+        Pass and fail are computed anew, because this run may have other thresholds.
+        """
+        scores: dict[str, tuple[Score, str | None]] = {}
+        with _cache_errors(self._path):
+            for name, key in self._keys(sample).items():
+                row = self._database.execute(_GET, (key,)).fetchone()
+                if row is not None:
+                    score = Score(name=name, **{**json.loads(row[1]), "usage": Usage()})
+                    # A label without a threshold is that of the metric itself, and stays.
+                    has_own_label = score.label is not None and score.threshold is None
+                    if name in self._thresholds and score.value is not None and not has_own_label:
+                        threshold = self._thresholds[name]
+                        label = label_of(score.value, threshold)
+                        score = replace(score, threshold=threshold, label=label)
+                    scores[name] = score, row[0]
+        return scores
+
+    def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
+        """Store the ``scores`` of ``sample`` except errors, which may be gone in a later run."""
+        if not self._is_writable:
+            return
+        keys = self._keys(sample)
+        rows = [
+            (
+                keys[s.name],
+                judge,
+                json.dumps(replace(s, usage=Usage(), cost=None).as_dict(), default=str),
+            )
+            for s in scores
+            if is_final(s)
+        ]
+        try:
+            with _cache_errors(self._path), self._database:
+                self._database.executemany(_PUT, rows)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, sqlite3.OperationalError):
+                raise
+            self._is_writable = False
+            log.warning(
+                "the cache %s cannot be written (%s): no more scores are kept for later runs",
+                self._path,
+                error.__cause__,
+            )
+
+    def _keys(self, sample: Sample) -> dict[str, str]:
+        content = digest(sample)
+        return {name: digest(content, defined) for name, defined in self._definitions.items()}
+
+
+@contextmanager
+def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[ScoreCache | None]:
+    if path is None:
+        yield None
+        return
+    with _cache_errors(path):
+        database = sqlite3.connect(path)
+    with closing(database):
+        with _cache_errors(path):
+            (mark,) = database.execute("PRAGMA application_id").fetchone()
+            (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if tables and mark != _OURS:
+                raise sqlite3.DatabaseError("it is the database of another program")
+            for statement in _SETTINGS:
+                database.execute(statement)
+        yield ScoreCache(path, database, measurement=measurement)
+
+
+@contextmanager
+def _cache_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path} cannot be used as a cache: {error}."
+            " Remove it to start anew, or name another file"
+        ) from error
+
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -55,12 +198,13 @@ R = TypeVar("R")
 Progress = Literal["auto", "on", "off"]
 """When to show the progress: always, never, or, by ``auto``, if stderr is a terminal."""
 
+_WHEN: tuple[str, ...] = get_args(Progress)
+
 Advance: TypeAlias = Callable[[bool], object]
 
 _LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
 _UNREACHED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
-_PANDAS = {int: "int64", float: "float64", str: "object"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -103,15 +247,8 @@ class DatasetResult:
 
     def to_pandas(self) -> Any:
         """Return the scored rows as a pandas ``DataFrame``, one line for each row."""
-        pandas = require("pandas")
-        columns = flat_columns([metric.name for metric in self.metrics])
-        cells = [row.to_flat() for row in self.rows]
-        return pandas.DataFrame(
-            {
-                name: pandas.Series([row[name] for row in cells], dtype=_PANDAS[kind])
-                for name, kind in columns.items()
-            }
-        )
+        columns = list(flat_columns([metric.name for metric in self.metrics]))
+        return require("pandas").DataFrame([row.to_flat() for row in self.rows], columns=columns)
 
     def compare(self, other: DatasetResult, *, versions: Versions = "same") -> Comparison:
         """Return the change of each metric from ``other`` (A) to this result (B)."""
@@ -217,11 +354,8 @@ async def aevaluate_dataset(
         raise_on_failure=raise_on_failure,
         progress=progress,
     )
-    rows, summary = list[Row](), Summary(run.names)
-    async with aclosing(run.rows(open_dataset(samples, columns, limit=limit))) as scored:
-        async for row in scored:
-            summary.add(row.evaluation)
-            rows.append(row)
+    rows = list[Row]()
+    totals = await run.score(open_dataset(samples, columns, limit=limit), rows.append)
     if run.stopped is not None:
         log.warning(
             "the evaluation stopped after %d rows (%s): check the judge, its key and its address,"
@@ -230,7 +364,7 @@ async def aevaluate_dataset(
             run.stopped,
             f"{cache} keeps the scores" if cache else "with cache=FILE, no row is scored twice",
         )
-    return DatasetResult(rows=tuple(rows), totals=summary.totals(stopped=run.stopped))
+    return DatasetResult(rows=tuple(rows), totals=totals)
 
 
 def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
@@ -259,13 +393,22 @@ class Run:
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or self.concurrency < 1:
             raise ConfigError(f"concurrency must be 1 or more, not {self.concurrency!r}")
-        if self.progress not in get_args(Progress):
-            choices = ", ".join(get_args(Progress))
-            raise ConfigError(f"progress must be one of {choices}, not {self.progress!r}")
+        if self.progress not in _WHEN:
+            raise ConfigError(f"progress must be one of {', '.join(_WHEN)}, not {self.progress!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(metric.name for metric in self.measurement.metrics)
+
+    async def score(self, dataset: Dataset, *sinks: Callable[[Row], object]) -> Totals:
+        """Score ``dataset``, call each of ``sinks`` with each row, and return the summary."""
+        summary = Summary(self.names)
+        async with aclosing(self.rows(dataset)) as rows:
+            async for row in rows:
+                summary.add(row.evaluation)
+                for sink in sinks:
+                    sink(row)
+        return summary.totals(stopped=self.stopped)
 
     async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
         """Yield the rows of ``dataset`` with their scores, in order, until the run is stopped."""
@@ -432,3 +575,192 @@ def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
         yield advance
     finally:
         sys.stderr.write("\n")
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(column for _, _, column in pairs):
+        raise argparse.ArgumentTypeError(f"must be FIELD=COLUMN,..., not {text!r}")
+    return {field: column for field, _, column in pairs}
+
+
+_PATH: Mapping[str, Any] = {"type": Path}
+_COUNT: Mapping[str, Any] = {"type": count_up_to()}
+_SHARE: Mapping[str, Any] = {"type": float}
+_MANY: Mapping[str, Any] = {"action": "append", "default": []}
+_FILE: Options = {
+    "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
+    "--list-metrics": ("list the metrics, also of other packages: name, needs, range", FLAG),
+}
+_OPTIONS: Options = {
+    "--repairs N": ("repeats after an unusable reply (default: 1)", {**_COUNT, "default": 1}),
+    "--columns FIELD=COLUMN,...": ("as in question=prompt,answer=output", {"type": _pairs}),
+    "--limit N": ("evaluate the first N rows only", _COUNT),
+    "--output FILE": ("write the scores of each row: .jsonl or .csv", _PATH),
+    "--with-texts": (
+        "write texts, too (default: on)",
+        chosen("on", "off", default="on"),
+    ),
+    "--cache FILE": ("cache of scores (default: OUTPUT.cache, deleted at the end)", _PATH),
+    "--max-requests N": ("send at most N judge requests", _COUNT),
+    "--max-tokens N": ("send no judge request after N tokens", _COUNT),
+    "--progress": ("on stderr (default: auto, on a terminal)", chosen(*_WHEN, default="auto")),
+    "--raise-on-failure": ("stop at the first row with an error instead of a score", FLAG),
+    "--fail-under METRIC=MEAN": ("exit with 3 if the mean is lower; repeatable", _MANY),
+    "--fail-under-pass-rate SHARE": ("exit with 3 if fewer rows have the label pass", _SHARE),
+    "--baseline FILE": ("scores of an earlier run over the same questions", _PATH),
+    "--no-worse METRIC[=DROP]": ("exit with 3 if it fell by more than DROP and chance", _MANY),
+    "--level SHARE": (f"share of false alarms of --no-worse (default: {LEVEL})", _SHARE),
+    **VERSIONS,
+    **AS_JSON,
+}
+
+
+DESCRIPTION = """\
+Scores every row of FILE (.jsonl, .csv or .parquet) and prints a summary. Columns of ragas,
+LlamaIndex and Haystack are recognised. Memory grows by 8 bytes a score.
+
+Scores are cached on disk as each row ends. After an interrupt or a kill, run the same command
+again: it asks only for scores that are missing, and writes the complete output.
+
+Exit status: 0 every row was scored, and the gate passed; 1 a row has an error instead of a score,
+or no metric could use the judge's replies on a row; 2 misuse; 3 the gate failed: a condition is not
+met; 130 interrupted.
+"""
+_GATE_FAILED = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_all(parser, _FILE)
+    add_scoring_options(parser)
+    add_all(parser, _OPTIONS)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.list_metrics:
+        _list_metrics(options)
+        return 0
+    if options.file is None:
+        raise ConfigError("name the FILE to evaluate, or --list-metrics")
+    cache = options.cache
+    if cache is None and options.output is not None:
+        cache = options.output.with_name(f"{options.output.name}.cache")
+    try:
+        config = scoring_config(options)
+        if options.output is not None:
+            check_output(options.output)
+            read = [Path(options.file), *filter(None, [options.baseline])]
+            require_another_file(options.output, *read, option="--output")
+        scoring = _run(config, options, cache)
+        check = _gate_check(options, scoring)
+        dataset = open_dataset(options.file, options.columns, limit=options.limit)
+        with ExitStack() as stack:
+            sinks: list[Callable[[Row], object]] = [] if check is None else [check.add]
+            if options.output is not None:
+                texts = TEXTS if options.with_texts == "on" else ()
+                further = (*texts, *dataset.origin)
+                add = writing(options.output, scoring.names, further=further)
+                sinks.append(stack.enter_context(add))
+            totals = asyncio.run(scoring.score(dataset, *sinks))
+    except FailedRowError as error:
+        say(f"{error}; {_kept(cache)}")
+        return 1
+    except KeyboardInterrupt:
+        say(f"interrupted; {_kept(cache)}")
+        return INTERRUPTED
+    is_complete = not (totals.failed or totals.unscored or totals.stopped)
+    result = _report(options, totals, check)
+    # After the report: if the baseline is refused, the next run need not ask the judge again.
+    if cache is not None and options.cache is None and is_complete:
+        cache.unlink(missing_ok=True)
+    _remark(options.file, totals, cache)
+    if not is_complete:
+        return 1
+    return 0 if result is None or result.passed else _GATE_FAILED
+
+
+def _list_metrics(options: argparse.Namespace) -> None:
+    rows: list[dict[str, Any]] = []
+    for metric in (resolve_metrics([name])[0] for name in metric_names()):
+        low, high = scale_of(metric)
+        known = f"{low:g} to {high:g}" if math.isfinite(high - low) else ""
+        rows.append({"name": metric.name, "needs": sorted(metric.needs), "range": known})
+    cells = [(r["name"], ", ".join(r["needs"]), r["range"]) for r in rows]
+    print_result(options, rows, aligned([tuple(rows[0]), *cells], left=len(rows[0])))
+
+
+def _report(
+    options: argparse.Namespace, totals: Totals, check: GateCheck | None
+) -> GateResult | None:
+    """Print ``totals`` and the verdicts of the gate ``check``, and return the verdicts.
+
+    If the gate raises an error, ``totals`` are printed first.
+    """
+    result = None
+    try:
+        result = None if check is None else check.result(totals)
+    finally:
+        gate = {} if result is None else {"gate": result.to_dict()}
+        text = repr(totals) if result is None else f"{totals!r}\n\n{result!r}"
+        print_result(options, totals.to_dict() | gate, text)
+    return result
+
+
+def _remark(file: str, totals: Totals, cache: Path | None) -> None:
+    remarks = [] if totals.rows else [f"{file} has no rows: nothing was scored"]
+    if totals.stopped:
+        remarks.append(
+            f"stopped after {totals.rows} rows ({totals.stopped}); check the judge, its key and its"
+            f" address; {_kept(cache)}"
+        )
+    elif totals.failed:
+        remarks.append(f"{totals.failed} rows have errors instead of scores; {_kept(cache)}")
+    if totals.unscored:
+        reasons = sum((Counter(metric.reasons) for metric in totals.metrics), Counter[str]())
+        why = ", ".join(reason for reason, _ in reasons.most_common(2))
+        rows = "1 row" if totals.unscored == 1 else f"{totals.unscored} rows"
+        remarks.append(
+            f"{rows} without a score: no metric can use what the judge says ({why}); {_kept(cache)}"
+        )
+    for remark in remarks:
+        say(remark)
+
+
+def _kept(cache: Path | None) -> str:
+    if cache is None:
+        return "nothing was kept: name an --output or a --cache"
+    return f"finished scores are kept in {cache}: run the same command again to continue"
+
+
+def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
+    for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
+        if not all(map(names_in, given)):  # a variable that is not set: the gate would always pass
+            raise ConfigError(f"{option} is empty: name a metric, as in {option} faithfulness=0.8")
+    if not options.no_worse and (options.level is not None or options.versions is not None):
+        raise ConfigError("--level and --versions need --no-worse METRIC and --baseline FILE")
+    # A metric without a drop gets the drop 0.
+    drops = [
+        item if "=" in item else f"{item}=0" for text in options.no_worse for item in names_in(text)
+    ]
+    gate = Gate(
+        means=thresholds_of(",".join(options.fail_under), where="--fail-under"),
+        pass_rate=options.fail_under_pass_rate,
+        no_worse=thresholds_of(",".join(drops), where="--no-worse"),
+        baseline=options.baseline,
+        versions=options.versions or "same",
+        level=LEVEL if options.level is None else options.level,
+    )
+    if not (gate.means or gate.no_worse) and gate.pass_rate is None:
+        return None
+    return GateCheck(gate, {each.name: scale_of(each) for each in scoring.measurement.metrics})
+
+
+def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run:
+    budget = Budget(requests=options.max_requests, tokens=options.max_tokens)
+    return Run(
+        measurement=measurement_for(config, repairs=options.repairs, budget=budget.counted()),
+        concurrency=config.concurrency,
+        raise_on_failure=options.raise_on_failure,
+        progress=options.progress,
+        cache=cache,
+    )

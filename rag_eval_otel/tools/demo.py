@@ -1,15 +1,17 @@
-"""Run a LangChain RAG app over the handbook of a company, and show its traces with scores."""
+"""Run a small offline RAG app, and show its traces with their scores."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 from langchain_core.documents import Document
@@ -29,6 +31,7 @@ from rag_eval_otel.environment import Signal, otlp_endpoint, otlp_variables
 from rag_eval_otel.judge.lexical import STOP, terms
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.providers import Providers, exporters
+from rag_eval_otel.tools.cli.options import Options, add_all
 from rag_eval_otel.tools.doctor import Answer, export_nothing, from_answers, otlp_endpoints
 from rag_eval_otel.types import Passage
 
@@ -129,7 +132,19 @@ def build_app(
     return chain.with_config(run_name="handbook")
 
 
-Form = Literal["text", "json"]
+DESCRIPTION = """\
+Runs a LangChain RAG app over a small handbook with the callback installed, prints its traces, and
+exports them to OTEL_EXPORTER_OTLP_ENDPOINT as well if that is set. Needs no key and no network.
+"""
+_OPTIONS: Options = {
+    "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
+}
+add_options = partial(add_all, options=_OPTIONS)
+
+
+def run(options: argparse.Namespace) -> int:
+    return run_demo({"judge": options.judge} if options.judge else {}, write=sys.stdout.write)
+
 
 _SCORE_SECONDS = 120.0  # a judge over the network may be slow
 _TEST_SECONDS = 5.0  # the time limit of a test export
@@ -139,59 +154,45 @@ The judge is lexical: it compares words, offline and without a model. It shows t
 and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --judge openai/MODEL"""
 
 
-def _described(turn: Turn, spans: Sequence[ReadableSpan]) -> dict[str, Any]:
-    root, attributes = spans[0], spans[0].attributes or {}
-    leaves = (semconv.LEAF_SCORE, semconv.LEAF_LABEL, semconv.LEAF_REASON)
-    return {
-        **asdict(turn),
-        "trace_id": f"{root.context.trace_id:032x}",
-        "span_id": f"{root.context.span_id:016x}",
-        "status": attributes.get(semconv.EVALUATION_STATUS),
-        "label": attributes.get(semconv.EVALUATION_LABEL),
-        "scores": {
-            name: {leaf: attributes.get(semconv.metric_attribute(name, leaf)) for leaf in leaves}
-            for name in _METRICS
-        },
-        "spans": [{"name": span.name, "milliseconds": _milliseconds(span)} for span in spans],
-    }
+def _on(spans: Sequence[ReadableSpan], attribute: str) -> Any:
+    return (spans[0].attributes or {}).get(attribute)
 
 
-def _milliseconds(span: ReadableSpan) -> float:
-    return round(((span.end_time or 0) - (span.start_time or 0)) / 1e6, 1)
-
-
-def _tree(turn: Mapping[str, Any]) -> str:
-    root, *children = (f"{each['name']}  {each['milliseconds']} ms" for each in turn["spans"])
-    defect = "" if turn["defect"] == "none" else f"   <- {turn['defect'].replace('_', ' ')}"
+def _tree(turn: Turn, spans: Sequence[ReadableSpan]) -> str:
+    root, *children = (
+        f"{span.name}  {((span.end_time or 0) - (span.start_time or 0)) / 1e6:.1f} ms"
+        for span in spans
+    )
+    defect = "" if turn.defect == "none" else f"   <- {turn.defect.replace('_', ' ')}"
     lines = [
-        f"Q  {turn['question']}",
-        f"A  {turn['answer']}{defect}",
-        f"trace {turn['trace_id']}",
-        f"{root}  {turn['status']}",
+        f"Q  {turn.question}",
+        f"A  {turn.answer}{defect}",
+        f"trace {spans[0].context.trace_id:032x}",
+        f"{root}  {_on(spans, semconv.EVALUATION_STATUS)}",
     ]
-    for name, score in turn["scores"].items():
-        value = "   -" if score["score"] is None else f"{score['score']:4.2f}"
-        remark = f"  ({score['reason']})" if score["reason"] else ""
-        lines.append(f"│    {name:<22} {value}  {score['label'] or '-'}{remark}")
+    for name in _METRICS:
+        leaves = (semconv.LEAF_SCORE, semconv.LEAF_LABEL, semconv.LEAF_REASON)
+        values = (_on(spans, semconv.metric_attribute(name, leaf)) for leaf in leaves)
+        score, label, reason = values
+        value = "   -" if score is None else f"{score:4.2f}"
+        remark = f"  ({reason})" if reason else ""
+        lines.append(f"│    {name:<22} {value}  {label or '-'}{remark}")
     lines += [f"{'└' if i == len(children) else '├'}─ {c}" for i, c in enumerate(children, 1)]
     return "\n".join(lines)
 
 
-def _totals(document: Mapping[str, Any]) -> Iterator[str]:
-    turns, totals = document["turns"], document["totals"]
-    outcomes = ", ".join(f"{n} {name}" for name, n in sorted(totals["turns_by_outcome"].items()))
-    yield f"{len(turns)} turns ({outcomes}), {totals['spans']} spans"
+def _totals(traces: Sequence[Sequence[ReadableSpan]], counts: Mapping[str, int]) -> Iterator[str]:
+    outcomes = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+    yield f"{len(traces)} turns ({outcomes}), {sum(map(len, traces))} spans"
     for name in _METRICS:
-        scores = [turn["scores"][name]["score"] for turn in turns]
+        attribute = semconv.metric_attribute(name, semconv.LEAF_SCORE)
+        scores = [_on(spans, attribute) for spans in traces]
         if values := [score for score in scores if score is not None]:
             mean = f"mean {sum(values) / len(values):.2f}"
             yield f"  {name:<22} {mean}  lowest {min(values):.2f}  of {len(values)}"
-    yield from document["elsewhere"]
-    if document["judge"] == "lexical":
-        yield _LEXICAL
 
 
-def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], object]) -> int:
+def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> int:
     """Ask the demo's questions and print the traces. Return 0 if all were exported with scores."""
     config = Config.from_env(**{"hold_seconds": _SCORE_SECONDS, **options})
     exporter, answers = InMemorySpanExporter(), _test_exports()
@@ -220,18 +221,11 @@ def run_demo(*, form: Form, options: Mapping[str, Any], write: Callable[[str], o
     for span in sorted(spans, key=lambda span: (span.start_time or 0, span.parent is not None)):
         traces.setdefault(span.context.trace_id, []).append(span)
     whole = [spans for spans in traces.values() if spans[0].parent is None]
-    turns = [_described(turn, spans) for turn, spans in zip(TURNS, whole, strict=False)]
-    judge = config.judge if isinstance(config.judge, str) else type(config.judge).__name__
-    document: dict[str, Any] = {
-        "judge": judge,
-        "turns": turns,
-        "totals": {"spans": len(spans), "turns_by_outcome": counts},
-        "elsewhere": [*_elsewhere(answers)],
-    }
-    text = "\n\n".join([*map(_tree, turns), "\n".join(_totals(document))])
-    write(f"{json.dumps(document, indent=2, ensure_ascii=False) if form == 'json' else text}\n")
-    scored = [turn for turn in turns if turn["status"] == "scored"]
-    return 0 if len(scored) == len(turns) == len(TURNS) else 1
+    remarks = [*_elsewhere(answers), *([_LEXICAL] if config.judge == "lexical" else [])]
+    totals = "\n".join([*_totals(whole, counts), *remarks])
+    write("\n\n".join([*map(_tree, TURNS, whole), f"{totals}\n"]))
+    scored = [spans for spans in whole if _on(spans, semconv.EVALUATION_STATUS) == "scored"]
+    return 0 if len(scored) == len(whole) == len(TURNS) else 1
 
 
 def _test_exports() -> Sequence[Answer]:
@@ -246,10 +240,8 @@ def _exporters(signal: Signal, answers: Sequence[Answer]) -> list[Any]:
 
 
 def _elsewhere(answers: Sequence[Answer]) -> Iterator[str]:
-    good = [answer.endpoint for answer in answers if answer.verdict == "ok"]
-    for server in dict.fromkeys(endpoint.server for endpoint in good):
-        here = [endpoint for endpoint in good if endpoint.server == server]
-        scheme = f"{urlsplit(here[0].url).scheme}://" if "://" in here[0].url else ""
-        yield f"Also exported to {scheme}{server}: {', '.join(each.signal for each in here)}"
+    for answer in answers:
+        if answer.verdict == "ok":
+            yield f"Also exported to {answer.endpoint.url}: {answer.endpoint.signal}"
     for cause in from_answers(answers):
         yield f"Not exported: {cause.seen}\n  {cause.fix}"

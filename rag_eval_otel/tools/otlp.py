@@ -8,7 +8,7 @@ import zlib
 from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from io import BufferedReader
@@ -29,13 +29,12 @@ LONGEST: Final = 2**26  # bytes or characters: 8,192 spans, a collector's usual 
 _VALUES: Final = 2**21  # of JSON: 8,192 spans of 256; 20 million empty objects take 1.6 GB
 SIGNALS: Final = ("resourceSpans", "resourceLogs", "resourceMetrics")
 
-_LENGTH = 4  # bytes before each protobuf message of a file
 _HEAD = 64  # bytes by which JSON is recognised
 _BLANK = b" \t\r\n\xef\xbb\xbf"  # white space and the byte order mark
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 Request: TypeAlias = "ExportTraceServiceRequest | ExportLogsServiceRequest"
-Message: TypeAlias = "Mapping[str, Any] | Request"  # as OTLP JSON or in protobuf
+Message: TypeAlias = Mapping[str, Any]  # of OTLP JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +51,13 @@ class TracePart:
 def parts_of(message: Message) -> Iterator[TracePart]:
     """Yield the spans in ``message``, and log records with texts; `ConfigError` if not valid."""
     try:
-        for request in _requests(message) if isinstance(message, Mapping) else [message]:
-            yield from _parts_of(request)
+        for request in _requests(message):
+            yield from parts_in(request)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"is not valid OTLP: {error!r}") from error
 
 
-def _requests(message: Mapping[str, Any]) -> Iterator[Request]:
+def _requests(message: Message) -> Iterator[Request]:
     from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
     from opentelemetry.proto.collector.trace.v1 import (  # noqa: PLC0415
         trace_service_pb2 as traces,
@@ -114,7 +113,7 @@ def _number(enum: Any, value: int | str) -> int:
 _CONVERT: Final[Mapping[int, Any]] = {1: float, 8: bool, 9: str, 12: bytes.fromhex}
 
 
-def _parts_of(request: Any) -> Iterator[TracePart]:
+def parts_in(request: Any) -> Iterator[TracePart]:
     is_of_spans = hasattr(request, "resource_spans")
     for resource in request.resource_spans if is_of_spans else request.resource_logs:
         service = str(attributes_of_otlp(resource.resource).get("service.name") or "")
@@ -185,13 +184,7 @@ def messages_in(paths: Iterable[Path]) -> Iterator[Message]:
 def read_messages(path: Path) -> Iterator[Message]:
     """Yield the messages in the file ``path``, one at a time, each as it is in the file."""
     with _opened(path) as file:
-        yield from _json_messages(path, file) if _is_json(file) else _protobuf_messages(path, file)
-
-
-def read_json_messages(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages in the file ``path``, which must be JSON, as `read_messages` does."""
-    with _opened(path) as file:
-        if not _is_json(file):
+        if not file.peek(_HEAD)[:_HEAD].lstrip(_BLANK).startswith(b"{"):
             raise ConfigError(f"{path}: must be OTLP JSON, an object with {' or '.join(SIGNALS)}")
         yield from _json_messages(path, file)
 
@@ -200,7 +193,7 @@ def read_json_messages(path: Path) -> Iterator[Mapping[str, Any]]:
 def _opened(path: Path) -> Iterator[BufferedReader]:
     try:
         with path.open("rb") as raw:
-            start = raw.read(_LENGTH)
+            start = raw.read(len(_ZSTD))
         if start == _ZSTD:
             raise ConfigError(f"{path} is compressed by zstd; decompress it first: zstd -d {path}")
         is_gzip = start.startswith(_GZIP)
@@ -232,11 +225,7 @@ def lines_of(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
         yield line
 
 
-def _is_json(file: BufferedReader) -> bool:
-    return file.peek(_HEAD)[:_HEAD].lstrip(_BLANK).startswith(b"{")
-
-
-def _json_messages(path: Path, file: IO[bytes]) -> Iterator[Mapping[str, Any]]:
+def _json_messages(path: Path, file: IO[bytes]) -> Iterator[Message]:
     lines = enumerate(lines_of(path, file), start=1)
     line = next(line for _, line in lines if line.strip(_BLANK)).lstrip(_BLANK)
     message = _parsed(line)
@@ -267,55 +256,10 @@ def _parsed(text: bytes) -> Any:
         return None
 
 
-def _checked(message: Any, place: str) -> Mapping[str, Any]:
+def _checked(message: Any, place: str) -> Message:
     if not (isinstance(message, dict) and not message.keys().isdisjoint(SIGNALS)):
         raise ConfigError(
             f"{place}: is no OTLP export request: an object with resourceSpans, resourceLogs or"
             " resourceMetrics, as the file exporter of an OpenTelemetry Collector writes them"
         )
     return message
-
-
-def _protobuf_messages(path: Path, file: IO[bytes]) -> Iterator[Request]:
-    length = file.read(_LENGTH)
-    while length:
-        size = int.from_bytes(length, "big")
-        if len(length) < _LENGTH or size > LONGEST:
-            raise ConfigError(
-                f"{path}: is neither OTLP JSON nor OTLP protobuf of a collector's file exporter"
-            )
-        content = file.read(size)
-        if len(content) < size:  # the file is being written
-            return
-        yield from _decoded(path, content)
-        length = file.read(_LENGTH)
-
-
-def _decoded(path: Path, content: bytes) -> Iterator[Request]:
-    """Yield the request in ``content``, if of no metrics. Requests of all signals look alike."""
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # noqa: PLC0415
-    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs  # noqa: PLC0415
-    from opentelemetry.proto.collector.metrics.v1 import (  # noqa: PLC0415  # slow to import
-        metrics_service_pb2 as metrics,
-    )
-    from opentelemetry.proto.collector.trace.v1 import (  # noqa: PLC0415
-        trace_service_pb2 as traces,
-    )
-
-    with suppress(DecodeError):
-        request = traces.ExportTraceServiceRequest.FromString(content)
-        scopes = [scope for part in request.resource_spans for scope in part.scope_spans]
-        if all(len(span.span_id) == 8 for scope in scopes for span in scope.spans):  # noqa: PLR2004
-            yield request
-            return
-    with suppress(DecodeError):
-        counters = metrics.ExportMetricsServiceRequest.FromString(content)
-        named = [
-            scope.metrics for part in counters.resource_metrics for scope in part.scope_metrics
-        ]
-        if any(metric.name for several in named for metric in several):
-            return
-    try:
-        yield logs.ExportLogsServiceRequest.FromString(content)
-    except DecodeError as error:
-        raise ConfigError(f"{path}: is neither OTLP JSON nor OTLP protobuf: {error}") from error

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import heapq
 import math
 import operator
 import re
+import sys
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -21,17 +24,30 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rag_eval_otel import semconv
+from rag_eval_otel.config import Config
 from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools import drawing
-from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange
+from rag_eval_otel.tools.cli.options import (
+    AS_JSON,
+    VERSIONS,
+    Options,
+    add_all,
+    chosen,
+    constant,
+    count_up_to,
+    print_result,
+    require_another_file,
+)
+from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, compare_files
 from rag_eval_otel.tools.drawing import Curve, Unit, Upright, place_name
+from rag_eval_otel.tools.read import write_whole
 from rag_eval_otel.tools.rows import Row, ScoreRecord, is_offline, unit_value
+from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import (
     Estimate,
     Numbers,
     Range,
-    Sampled,
     Tally,
     alarms_in,
     estimate,
@@ -44,9 +60,6 @@ from rag_eval_otel.tools.stats import (
     table,
 )
 from rag_eval_otel.types import Score
-
-MAX_SECTIONS: Final = 60
-"""The highest number of metrics with their own section. The tables at the top show all metrics."""
 
 MAX_VERSIONS: Final = 12
 """The highest number of versions of one metric that a drawing shows."""
@@ -134,12 +147,10 @@ class Series:
         turns = list(dict.fromkeys((*scores, *others)))
         missing, traces = (math.nan, 1.0), dict[str, int]()
         return estimate(
-            Sampled(
-                scores=np.array([scores.get(turn, missing)[0] for turn in turns]),
-                probabilities=np.array([scores.get(turn, missing)[1] for turn in turns]),
-                offline=np.array([others.get(turn, missing)[0] for turn in turns]),
-                clusters=np.array([traces.setdefault(self._traces[t], len(traces)) for t in turns]),
-            )
+            scores=np.array([scores.get(turn, missing)[0] for turn in turns]),
+            probabilities=np.array([scores.get(turn, missing)[1] for turn in turns]),
+            offline=np.array([others.get(turn, missing)[0] for turn in turns]),
+            clusters=np.array([traces.setdefault(self._traces[t], len(traces)) for t in turns]),
         )
 
 
@@ -255,12 +266,11 @@ def lines_of(series: Series) -> list[Line]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """A drift alarm with its ``onset``. It was raised ``again`` so often, last at ``until``."""
+    """A drift alarm with its ``onset``. It was raised ``again`` so often."""
 
     alarm: Alarm
     at: float
     onset: float
-    until: float
     again: int = 0
 
 
@@ -282,9 +292,9 @@ def find_drift(line: Line) -> VersionDrift:
     for alarm in alarms_in(line.units[used].tolist(), learn=learn):
         at, onset = float(line.at[used[alarm.index]]), float(line.at[used[alarm.onset]])
         if marks and marks[-1].alarm.direction == alarm.direction:
-            marks[-1] = replace(marks[-1], again=marks[-1].again + 1, until=at)
+            marks[-1] = replace(marks[-1], again=marks[-1].again + 1)
         else:
-            marks.append(DriftMark(alarm=alarm, at=at, onset=onset, until=at))
+            marks.append(DriftMark(alarm=alarm, at=at, onset=onset))
     outside = len(line.units) - len(used)
     return VersionDrift(marks=tuple(marks), count=len(used), learn=learn, outside=outside)
 
@@ -348,12 +358,8 @@ class Shown:
 
     def __post_init__(self) -> None:
         url = self.trace_url
-        is_web = url is None or url.startswith(("http://", "https://"))
-        if (
-            not is_web
-            or not re.fullmatch(r"(\{(trace|span)_id\}|[^{}])*", url or "")
-            or (url is not None and "{trace_id}" not in url)
-        ):
+        form = r"https?://(\{(trace|span)_id\}|[^{}])*"
+        if url is not None and not ("{trace_id}" in url and re.fullmatch(form, url)):
             raise ConfigError(
                 "the address of a trace must begin with http:// or https:// and have a place for"
                 " the id, as in http://localhost:16686/trace/{trace_id}; {span_id} is possible,"
@@ -377,7 +383,6 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
             _section(series, anchor=f"m{i}", shown=shown)
             for i, series in enumerate(scores.series.values())
         ],
-        max_sections=MAX_SECTIONS,
     )
 
 
@@ -515,3 +520,79 @@ def _filled(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
     """Return column names and rows of the table ``cells``, except columns without any value."""
     names = [name for name in (cells[0] if cells else ()) if any(each[name] for each in cells)]
     return names, [[each[name] for name in names] for each in cells]
+
+
+DESCRIPTION = """\
+Prints the scores of FILE, and with --output writes one HTML page about them: distributions, time
+lines with drift, worst turns, coverage, judges and versions. If a judge has scored a sample
+of the turns, the mean of all turns is estimated: each score is weighted by the inverse of its
+turn's probability, and offline scores of all turns, as in a cascade, make the interval narrower.
+
+With B, compares FILE (A, the earlier run) and B, two runs over the same questions: means, paired
+differences with their intervals, and the turns that got worse or better. A difference is B minus A.
+For a status that says whether B is worse, see --baseline and --no-worse of `evaluate`.
+
+A page needs no network and no server; its only script sorts and filters tables. FILE is what
+`rag-eval-otel evaluate --output` wrote, what `rag-eval-otel drift` reads, or spans and log records
+as OTLP JSON (.json or .jsonl), as a collector's file exporter writes them.
+
+Exit status: 0 written, 2 misuse.
+"""
+_OPTIONS: Options = {
+    "file FILE": ("the scores", {"type": Path}),
+    "other B": ("compare FILE with B", {"type": Path, "nargs": "?"}),
+    "-o --output PAGE": ("write a page: .html", {"type": Path}),
+    "--metric NAME": ("only this metric", {}),
+    "--worst N": (
+        "the N lowest scores, or with B the N largest changes each way (default: 10)",
+        {"type": count_up_to(1000), "default": 10},
+    ),
+    "--explanations": ("show explanations and questions: user data", constant("on", default="off")),
+    "--texts": ("show texts (default: as content capture; with B on)", chosen("on", "off")),
+    "--trace-url URL": ("link turns to traces: 'http://localhost:16686/trace/{trace_id}'", {}),
+    **VERSIONS,
+    **AS_JSON,
+}
+add_options = partial(add_all, options=_OPTIONS)
+
+
+def run(options: argparse.Namespace) -> int:
+    if (page := options.output) is not None:
+        if page.suffix.lower() not in {".html", ".htm"}:
+            raise ConfigError(f"--output {page} must end in .html")
+        if page.is_dir():
+            raise ConfigError(f"--output {page} is a folder; name a file")
+        require_another_file(page, *filter(None, (options.file, options.other)), option="--output")
+    if options.other is not None:
+        return _compare(options)
+    if options.versions is not None or options.form == "json":
+        raise ConfigError("--versions and --json need a second file: rag-eval-otel report A B")
+    has_content = Config.from_env().export_content == "all"
+    shown = Shown(
+        texts=options.texts or ("on" if has_content else "off"),
+        explanations=options.explanations,
+        trace_url=options.trace_url,
+    )
+    records = read_scores(options.file, metric=options.metric)
+    scores = collect_scores(records, worst=options.worst)
+    sys.stdout.write(f"{options.file}: {scores.turns} turns, {len(scores.series)} metrics\n")
+    sys.stdout.write(f"{scores}\n")
+    if options.output is not None:
+        page = scores_page(scores, name=options.file.name, shown=shown)
+        write_whole(options.output, page, option="--output")
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    comparison = compare_files(
+        options.file,
+        options.other,
+        metric=options.metric,
+        versions=options.versions or "same",
+        turns=options.worst,
+        texts=options.texts or "on",
+    )
+    print_result(options, comparison.to_dict(), repr(comparison))
+    if options.output is not None:
+        write_whole(options.output, comparison_page(comparison), option="--output")
+    return 0

@@ -118,13 +118,9 @@ class Row:
         }
 
 
-def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> dict[str, type]:
-    columns: dict[str, type] = dict.fromkeys((*_HEAD, "tokens", "cost", "currency", *further), str)
-    columns |= {"row": int, "tokens": int, "cost": float}
-    for name in metrics:
-        columns[name] = float
-        columns |= {f"{name}.{leaf}": float if leaf == "normalized" else str for leaf in LEAVES}
-    return columns
+def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> list[str]:
+    leaves = [f"{name}{leaf}" for name in metrics for leaf in ("", *(f".{n}" for n in LEAVES))]
+    return [*_HEAD, "tokens", "cost", "currency", *further, *leaves]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.metrics import METRICS, scale_of, with_thresholds
 from rag_eval_otel.metrics.base import kinds_of
 from rag_eval_otel.semconv import SCORE_BOUNDS
-from rag_eval_otel.tools.cli.options import THRESHOLDS, chosen_thresholds
+from rag_eval_otel.tools.cli.options import THRESHOLDS, add_all, chosen_thresholds
 
 JAEGER = (
     "http://localhost:16686/search?service={service}"
@@ -63,21 +63,20 @@ class Target:
         bounds = ", ".join(f"{bound:g}" for bound in SCORE_BOUNDS)
         wrong = [f"{n}={t:g}" for n, t in self.thresholds.items() if not 0 <= t <= 1]
         names = [n for n in (*self.thresholds, *self.label_metrics) if not _NAME.fullmatch(n)]
-        allowed = {
-            f"--slo must be between {_MIN_SLO} and {_MAX_SLO}, not {self.slo}": (
-                _MIN_SLO <= self.slo <= _MAX_SLO
-            ),
+        low, high, most = _MIN_SLO, _MAX_SLO, _MAX_TIME_SCALE
+        allowed: dict[str, object] = {
+            f"--slo must be between {low} and {high}, not {self.slo}": low <= self.slo <= high,
             f"--tau must be a bound of the score histogram ({bounds}), not {self.tau}": (
                 self.tau in SCORE_BOUNDS
             ),
-            f"--every must be a number of scores above 1, not {self.every}": (
-                1 < self.every < math.inf
-            ),
+            f"--every must be a number of scores above 1, not {self.every}": 1
+            < self.every
+            < math.inf,
             f"--interval must be a time such as 30s or 1m, not {self.interval!r}": (
                 _DURATION.fullmatch(self.interval)
             ),
-            f"--time-scale must be from 1 to {_MAX_TIME_SCALE}, not {self.time_scale:g}": (
-                1 <= self.time_scale <= _MAX_TIME_SCALE
+            f"--time-scale must be from 1 to {most}, not {self.time_scale:g}": (
+                1 <= self.time_scale <= most
             ),
             f"a threshold must be from 0 to 1 in rules, not {', '.join(wrong)}": not wrong,
             f"a metric can't be named {', '.join(names)}; use a-z, 0-9 and _": not names,
@@ -270,8 +269,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar=metavar,
             help=f"{text} (default: {shown})",
         )
-    for name, arguments in THRESHOLDS.items():
-        parser.add_argument(name, **arguments)
+    add_all(parser, THRESHOLDS)
 
 
 def run(options: argparse.Namespace) -> int:

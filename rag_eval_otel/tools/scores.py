@@ -9,9 +9,8 @@ from typing import Any, Final, TypeVar, get_args
 
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.files import source_of
-from rag_eval_otel.tools.otlp import SIGNALS, read_json_messages
-from rag_eval_otel.tools.read import contexts_in
+from rag_eval_otel.tools.otlp import SIGNALS, Message, read_messages
+from rag_eval_otel.tools.read import contexts_in, source_of
 from rag_eval_otel.tools.rows import (
     LEAVES,
     Row,
@@ -27,7 +26,6 @@ from rag_eval_otel.tools.rows import (
 from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Sampling, Score
 
 T = TypeVar("T")
-Message = Mapping[str, Any]
 
 
 def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecord]:
@@ -40,7 +38,7 @@ def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecor
     turns, is_empty = _Turns(), True
     is_json = path.suffix.lower() == ".json"
     messages: Iterable[Any] = (
-        read_json_messages(path) if is_json else (cells for _, cells in source_of(path).rows())
+        read_messages(path) if is_json else (cells for _, cells in source_of(path).rows())
     )
     for message in messages:
         columns.update(dict.fromkeys(map(str, message)))

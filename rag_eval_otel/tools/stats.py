@@ -23,6 +23,9 @@ Indices: TypeAlias = NDArray[np.intp]
 Range: TypeAlias = tuple[float, float]
 """The lowest and the highest value of a scale, or the ends of an interval."""
 
+Z: Final = 1.959963984540054
+"""The quantile of the normal distribution for a 95 % interval."""
+
 _NARROW, _LARGEST = 1e-6, 1e12  # limits of the scales that can be computed from scores
 _MESSAGE = 300  # characters of an error message
 _TWO = 2  # the fewest values with a deviation
@@ -86,6 +89,12 @@ def unit_interval(value: float, variance: float, *, quantile: float, effective: 
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def wilson(successes: int, n: int) -> Range:
+    """Return Wilson's 95 % score interval (1927) of the proportion ``successes / n``."""
+    low, high = unit_interval(successes / n, 0.0, quantile=Z, effective=n)
+    return low if successes else 0.0, high if successes < n else 1.0
+
+
 def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:
     """Return the ends of the scale of ``values``, such as 1 and 5; None if it is unknown."""
     own, normalized = np.asarray(values, np.float64), np.asarray(units, np.float64)
@@ -114,20 +123,6 @@ MIN_POWERED: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """Turns of which a judge has scored a sample, as arrays with one entry for each turn.
-
-    A missing score in ``scores`` or ``offline`` is NaN. Turns with the same number in ``clusters``,
-    such as those of one trace, depend on each other.
-    """
-
-    scores: Numbers
-    probabilities: Numbers
-    offline: Numbers
-    clusters: Indices
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """The estimated mean of all turns (``judged`` have a score), or the ``reason`` for no mean."""
 
@@ -139,8 +134,13 @@ class Estimate:
     reason: str = ""
 
 
-def estimate(sampled: Sampled) -> Estimate:
-    """Estimate the mean of all turns from a probability sample of them.
+def estimate(
+    scores: Numbers, probabilities: Numbers, offline: Numbers, clusters: Indices
+) -> Estimate:
+    """Estimate the mean of all turns from a probability sample of them, which a judge has scored.
+
+    Each array has an entry for each turn; a missing score is NaN. Turns with the same number in
+    ``clusters``, such as those of one trace, depend on each other.
 
     Each score is weighted by the inverse of its turn's probability (Hájek). With offline scores and
     at least `MIN_POWERED` scored turns, the mean is the weighted mean of ``score - slope * (offline
@@ -148,18 +148,17 @@ def estimate(sampled: Sampled) -> Estimate:
     and Zrnic 2023) with weights. The offline scores may be biased in any way. The slope is near 0
     if they predict nothing, and costs a degree of freedom.
     """
-    has_score, has_offline = ~np.isnan(sampled.scores), ~np.isnan(sampled.offline)
-    scores, weights = sampled.scores[has_score], 1 / sampled.probabilities[has_score]
-    counts: dict[str, Any] = {"turns": len(sampled.scores), "judged": len(scores)}
+    has_score, has_offline = ~np.isnan(scores), ~np.isnan(offline)
+    centred = np.zeros(len(scores))
+    scores, weights = scores[has_score], 1 / probabilities[has_score]
+    counts: dict[str, Any] = {"turns": len(centred), "judged": len(scores)}
     if len(scores) < _TWO:
         return Estimate(reason="fewer than two scored turns", **counts)
     total = float(weights.sum())
-    centred = np.zeros(len(sampled.scores))
     slope = 0.0
     if has_offline.any() and len(scores) >= MIN_POWERED:
         counts["method"] = "prediction-powered"
-        offline = sampled.offline[has_offline]
-        centred[has_offline] = offline - offline.mean()
+        centred[has_offline] = offline[has_offline] - offline[has_offline].mean()
         slope = _slope(scores, weights, centred[has_score])
     rest = scores - slope * centred[has_score]
     value = float(weights @ rest) / total
@@ -167,7 +166,7 @@ def estimate(sampled: Sampled) -> Estimate:
     influence[has_score] += weights * (rest - value) / total
     effective = total**2 / float(weights @ weights)
     freedom = max(1.0, effective - 1 - (slope != 0))
-    by_cluster = np.bincount(np.unique(sampled.clusters, return_inverse=True)[1], influence)
+    by_cluster = np.bincount(np.unique(clusters, return_inverse=True)[1], influence)
     variance = float(by_cluster @ by_cluster) * effective / freedom
     quantile = t_quantile(0.975, freedom)
     if scores.min() >= 0 and scores.max() <= 1:

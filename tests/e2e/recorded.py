@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -80,7 +81,9 @@ class LangSmith(Service):
 
 @dataclass
 class Langfuse(Service):
-    """Stores scores by their ids, of observations that may come later."""
+    """Stores scores by their ids, and returns ``observations``, by pages."""
+
+    observations: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, request: Recorded) -> Answer:
         key = request.headers.get("authorization", "").removeprefix("Basic ")
@@ -89,7 +92,61 @@ class Langfuse(Service):
         if (request.method, request.path) == ("POST", "/api/public/scores"):
             self.stored |= {one["id"]: one for one in request.body}
             return 202, {"message": "Accepted"}
+        if (request.method, request.path) == ("GET", "/api/public/v2/observations"):
+            return 200, self._page(self.observations, request)
+        if (request.method, request.path) == ("GET", "/api/public/v3/scores"):
+            return 200, self._page([*map(_read_score, self.stored.values())], request)
         return 405, {}
+
+    def _page(self, items: list[Any], request: Recorded) -> dict[str, Any]:
+        start = int(request.query.get("cursor", ["0"])[0])
+        end = start + int(request.query["limit"][0])
+        return (
+            {"data": items[start:end], "meta": {"limit": 1, "cursor": str(end)}}
+            if (end < len(items))
+            else {"data": items[start:], "meta": {"limit": 1}}
+        )
+
+
+def _read_score(score: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored score as the server does: its span is the subject."""
+    names = ("id", "name", "value", "dataType", "timestamp", "metadata")
+    subject = {"kind": "observation", "id": score["observationId"], "traceId": score["traceId"]}
+    times = dict.fromkeys(("createdAt", "updatedAt"), score["timestamp"])
+    rest = {"projectId": PROJECT_ID, "source": "API", "environment": "default", **times}
+    return {**{name: score[name] for name in names}, **rest, "subject": subject}
+
+
+_TYPES = {"CHAIN": "SPAN", "LLM": "GENERATION"}
+
+
+def langfuse_observation(span: Any) -> dict[str, Any]:
+    """Return a span of the SDK as an observation of Langfuse, with its texts as in- and output."""
+    attributes = span.attributes
+    kind = attributes.get("openinference.span.kind", "SPAN")
+    asked = attributes.get("llm.input_messages.0.message.content")
+    messages = [{"role": "user", "content": asked}]
+    documents = [
+        {"page_content": value} for name, value in attributes.items() if ".document.content" in name
+    ]
+    start, end = (
+        datetime.fromtimestamp(at / 1e9, timezone.utc).isoformat()
+        for at in (span.start_time, span.end_time)
+    )
+    return {
+        "id": f"{span.context.span_id:016x}",
+        "traceId": f"{span.context.trace_id:032x}",
+        "projectId": PROJECT_ID,
+        "parentObservationId": None if span.parent is None else f"{span.parent.span_id:016x}",
+        "isRootObservation": span.parent is None,
+        "type": _TYPES.get(kind, kind),
+        "name": span.name,
+        "startTime": start,
+        "endTime": end,
+        "level": "DEFAULT",
+        "input": json.dumps(messages) if kind == "LLM" else attributes.get("input.value"),
+        "output": json.dumps(documents) if documents else attributes.get("output.value"),
+    }
 
 
 class Opik(Service):

@@ -1,6 +1,6 @@
 """What the real clients of LangSmith, Langfuse and Opik send for the scores of live turns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,19 @@ pytest.importorskip("opik", reason="the clients of the backends are not installe
 from langsmith import utils
 
 from e2e.proxy import Fault, Proxy, proxied
-from e2e.recorded import KEY, PROJECT, Langfuse, LangSmith, Opik, Service, opik_id, serving
+from e2e.recorded import (
+    KEY,
+    PROJECT,
+    Langfuse,
+    LangSmith,
+    Opik,
+    Service,
+    langfuse_observation,
+    opik_id,
+    serving,
+)
 from live import App, attached
+from rag_eval_otel.tools.cli import main
 
 TURNS = 200
 PATIENCE = 300.0
@@ -44,7 +55,12 @@ class Running:
 
 @contextmanager
 def running(
-    name: str, *, fault: Fault = "none", hold_seconds: float = 60, **environment: str
+    name: str,
+    *,
+    fault: Fault = "none",
+    hold_seconds: float = 60,
+    models: Mapping[str, str] | None = None,
+    **environment: str,
 ) -> Iterator[Running]:
     """Run an application whose scores go to the service ``name``, through a proxy."""
     service = SERVICES[name]()
@@ -71,7 +87,8 @@ def running(
         if name == "langsmith":
             utils.get_env_var.cache_clear()  # a process reads its variables once
             utils.get_tracer_project.cache_clear()
-        with attached(backends=[name], shutdown_seconds=5, hold_seconds=hold_seconds) as app:
+        options = {"shutdown_seconds": 5, "hold_seconds": hold_seconds, **(models or {})}
+        with attached(backends=[name], **options) as app:
             yield Running(service=service, proxy=proxy, app=app)
 
 
@@ -203,3 +220,24 @@ def test_a_wrong_project_is_told(
         assert not run.app.handle.flush(8)
         assert not run.service.stored
     assert f"set {variable} to the project to which the spans are exported" in caplog.text
+
+
+def test_backfill_equals_live_scores() -> None:
+    """Turns that Langfuse has stored get the scores of live evaluation, each once."""
+    with running("langfuse", models={"judge": "lexical", "embedder": "hashing"}) as run:
+        turns = [run.app.turn(number) for number in range(TURNS)]
+        assert run.app.store.wait_left(PATIENCE)
+        assert run.app.handle.flush(PATIENCE)
+        live = {id_: {**one, "timestamp": ""} for id_, one in run.service.stored.items()}
+        assert len(turns) == TURNS
+        assert isinstance(run.service, Langfuse)
+        run.service.observations = [*map(langfuse_observation, run.app.exported())]
+        run.service.stored.clear()
+        assert main(["backfill", "langfuse", "--yes"]) == 0
+        found = {id_: {**one, "timestamp": ""} for id_, one in run.service.stored.items()}
+        marks = [one["metadata"].pop("backfill", None) for one in found.values()]
+        assert found == live
+        assert len(marks) - marks.count(None) == TURNS
+        sent = len(run.service.sent("POST", "/api/public/scores"))
+        assert main(["backfill", "langfuse", "--yes"]) == 0
+        assert len(run.service.sent("POST", "/api/public/scores")) == sent

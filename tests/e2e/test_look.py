@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from e2e.programs import eventually
 from e2e.stack import COLLECTOR
 from e2e.test_alert import Monitoring, monitoring
 from rag_eval_otel.tools.rules import Target
@@ -93,24 +92,6 @@ def test_traffic_fills_the_panels_and_two_alerts_fire_and_resolve(
         for status in ("firing", "resolved"):
             assert stack.webhook.alert(status, service_name="handbook", **labels)
     assert len(told) <= 2, told
-
-
-@pytest.mark.timeout(900)
-def test_dashboards_show_a_batch_job(
-    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After one `evaluate` over 500 rows, at most a third of the queries have no data."""
-    rows = (ROOT / "examples" / "answers.jsonl").read_text("utf-8").splitlines()
-    data = tmp_path / "rows.jsonl"
-    data.write_text("\n".join((rows * 500)[:500]), encoding="utf-8")
-    done = stack.run("-m", "rag_eval_otel", "evaluate", str(data), "--otlp")
-    assert done.returncode == 0, done.stdout + done.stderr
-    count = "sum(rag_evaluation_score_count) or sum(rag_evaluation_span_score_count)"
-    eventually(lambda: stack.prometheus.value(count) >= 500, "the scores of 500 rows")
-    limit = len(set(QUERIES)) / 3
-    eventually(lambda: len(stack.empty()) <= limit, f"at most {limit:.0f} queries without data", 60)
-    told = stack.empty()
-    _print(capsys, f"{len(told)} of {len(set(QUERIES))} queries without data", *told)
 
 
 def _print(capsys: pytest.CaptureFixture[str], *lines: str) -> None:

@@ -1,6 +1,7 @@
 """Scores as feedback in a real MLflow: each once, and equal to the scores on the span."""
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from e2e.backfilled import backfill, kill_in_the_middle
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import free_ports, get, running
 from e2e.proxy import Fault, Proxy, proxied
@@ -128,3 +130,36 @@ def test_feedback_equals_the_scores(mlflow: MLflow, proxy: Proxy, fault: Fault) 
     assert len(scores) == TURNS
     assert {trace: mlflow.feedback(int(trace, 16)) for trace in scores} == scores
     assert (proxy.failed > 0) == (fault in {"down", "errors"})
+
+
+def test_backfill_equals_live_scores(mlflow: MLflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the middle and run again: each once. A third run writes nothing."""
+    count = 500
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.http)
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    headers = {"x-mlflow-experiment-id": mlflow.create_experiment("past")}
+    memory = InMemorySpanExporter()
+    otlp = OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers, timeout=120)
+    options: dict[str, Any] = {"signals": "traces", "traces": [otlp, memory]}
+    with fickle(mlflow, "shop", export_content="all", **options) as app:
+        app.run(count - BAD_TURNS, GOOD)
+        app.run(BAD_TURNS, BAD)
+        assert app.handle.flush(PATIENCE)
+    scores = expected(memory)
+    assert len(scores) == count
+
+    def written() -> dict[str, Counter[tuple[Any, ...]]]:
+        found = {trace: mlflow.feedback(int(trace, 16)) for trace in scores}
+        return {trace: feedback for trace, feedback in found.items() if feedback}
+
+    kill_in_the_middle("mlflow:past", lambda: len(written()), turns=count)
+    backfill("mlflow:past")
+    assert written() == scores
+
+    def ids() -> set[str]:
+        answers = (get(f"{mlflow.http}/{TRACES}/tr-{int(trace, 16):032x}") for trace in scores)
+        return {id_ for text in answers for id_ in re.findall(r'"assessment_id":"([^"]+)"', text)}
+
+    before = ids()
+    backfill("mlflow:past")
+    assert ids() == before

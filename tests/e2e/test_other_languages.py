@@ -27,7 +27,7 @@ from openai_server import HttpReply, ScriptedOpenAI, chat_reply
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel import semconv
 from rag_eval_otel.tools.collect import Selection, read_trace
-from rag_eval_otel.tools.otlp import parts_of, spans_of
+from rag_eval_otel.tools.otlp import parts_in, spans_of
 from rag_eval_otel.types import Sample
 
 pytestmark = pytest.mark.timeout(1200)  # with the downloads
@@ -176,7 +176,7 @@ def captured(receiver: OtlpReceiver) -> tuple[dict[str, tuple[list[str], str]], 
     """Return contexts and answer by question, and the reasons of the skipped turns."""
     traces = defaultdict(list)
     for request in receiver.requests:
-        for part in parts_of(request):
+        for part in parts_in(request):
             traces[part.trace_id].append(part)
     results = [o.result for t in traces.values() for o in read_trace(spans_of(t), Selection())]
     samples = [result for result in results if isinstance(result, Sample)]

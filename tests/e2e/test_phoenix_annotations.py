@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from e2e.backfilled import backfill, kill_in_the_middle
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.phoenix_server import MARKS, PATIENCE, Phoenix, served
 from e2e.phoenix_server import phoenix as phoenix  # noqa: PLC0414  # a fixture
@@ -109,3 +110,27 @@ def test_a_wrong_key_is_told(
             assert set(outcomes(app)) == {"unauthorized"}
     assert "scores were dropped (unauthorized)" in caplog.text
     assert "the-wrong-key" not in caplog.text
+
+
+def test_backfill_equals_live_scores(phoenix: Phoenix, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the middle and run again: each once. A third run writes nothing."""
+    count = 500
+    monkeypatch.setenv("PHOENIX_ENDPOINT", phoenix.http)
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "openinference.project.name=past")
+    with fickle(phoenix, "past", signals="traces", export_content="all") as app:
+        app.run(count - BAD_TURNS, GOOD)
+        app.run(BAD_TURNS, BAD)
+        assert app.handle.flush(PATIENCE)
+        assert app.providers.tracer_provider.force_flush()
+    eventually(lambda: len(phoenix.turns("past")) == count, "all turns in Phoenix", PATIENCE)
+    turns = phoenix.turns("past")
+
+    def written() -> list[dict[str, Any]]:
+        return phoenix.annotations("past", list(turns))
+
+    kill_in_the_middle("phoenix:past", lambda: len(seen(written())), turns=count)
+    backfill("phoenix:past")
+    annotations = written()
+    assert seen(annotations) == expected(turns)
+    backfill("phoenix:past")
+    assert written() == annotations  # also their times

@@ -42,13 +42,13 @@ def test_200_turns_are_200_samples(
     turns = phoenix.turns("shop")
     assert len(turns) == TURNS
     samples, failed = tmp_path / "samples.jsonl", tmp_path / "failed.jsonl"
-    assert main(["collect", "--phoenix", "shop", "-o", str(samples)]) == 0
+    assert main(["collect", "phoenix:shop", "-o", str(samples)]) == 0
     rows = [json.loads(line) for line in samples.read_text().splitlines()]
     assert {row["span_id"] for row in rows} == set(turns)
     assert len(rows) == TURNS
     assert all(row["question"] and row["contexts"] for row in rows)
     assert [row["answer"] for row in rows].count(BAD) == BAD_TURNS
-    assert main(["collect", "--phoenix", "shop", "-o", str(failed), "--failed"]) == 0
+    assert main(["collect", "phoenix:shop", "-o", str(failed), "--failed"]) == 0
     labels = [turn["attributes"]["rag.evaluation.label"] for turn in turns.values()]
     assert len(failed.read_text().splitlines()) == labels.count("fail") > 0
     assert main(["evaluate", str(samples), "--judge", "lexical", "--embedder", "hashing"]) == 0

@@ -11,7 +11,7 @@ import rag_eval_otel
 from rag_eval_otel.config import Config, allowed_values
 from rag_eval_otel.environment import variable
 from rag_eval_otel.export.metrics import INSTRUMENTS, DropReason
-from rag_eval_otel.tools.causes import cause_of, causes, causes_text
+from rag_eval_otel.tools.doctor import cause_of, causes, causes_text
 from rag_eval_otel.types import HoldStatus, Reason, SkipReason
 from reference.metrics import page as metrics_page
 from reference.metrics import table

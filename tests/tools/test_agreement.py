@@ -1,4 +1,4 @@
-"""Kappa, Spearman, AUROC, shares, the corrected rate and the threshold: peers, and laws."""
+"""Kappa, Spearman, AUROC, shares and the threshold: peers, and laws."""
 
 import math
 from importlib import import_module
@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_eval_otel.tools.agreement import (
-    MIN_YOUDEN,
+from rag_eval_otel.tools.calibrate import (
     Confusion,
     Figure,
     auroc,
     confusion_of,
-    corrected_rate,
     fit_threshold,
     spearman,
     wilson,
@@ -38,6 +36,10 @@ def counts(true_pass: int, false_pass: int, true_fail: int, false_fail: int) -> 
     return Confusion(
         true_pass=true_pass, false_pass=false_pass, true_fail=true_fail, false_fail=false_fail
     )
+
+
+def youden(confusion: Confusion) -> float:
+    return (confusion.sensitivity.value or 0.0) + (confusion.specificity.value or 0.0) - 1
 
 
 @pytest.mark.parametrize("levels", [2, 3, 5])
@@ -65,8 +67,8 @@ def test_figures_of_labelled_scores_are_those_of_peers(digits: int, n: int, scip
     confusion = confusion_of(scores >= 0.5, truths)
     assert (confusion.passes, confusion.fails) == (truths.sum(), (~truths).sum())
     assert close(confusion.accuracy, float(np.mean((scores >= 0.5) == truths)))
-    best = max(confusion_of(scores >= level, truths).youden for level in scores)
-    assert fit_threshold(scores, truths).youden.value == pytest.approx(best, abs=1e-12)
+    best = max(youden(confusion_of(scores >= level, truths)) for level in scores)
+    assert fit_threshold(scores, truths)[1].value == pytest.approx(best, abs=1e-12)
 
 
 @pytest.mark.parametrize(("shift", "area"), [(0.0, 0.5), (1.0, 0.760250), (2.0, 0.921350)])
@@ -132,61 +134,10 @@ def test_wilson_interval_is_that_of_scipy(k: int, n: int, scipy: Any) -> None:
     assert wilson(k, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-GOOD = counts(90, 30, 70, 10)  # sensitivity .9, specificity .7
-COUNTS = st.integers(0, 60)
-
-
-def test_corrected_rate_is_that_of_rogan_and_gladen_and_lee() -> None:
-    """(.6 + .7 - 1) / (.7 + .9 - 1); the interval is computed by the published formula."""
-    z = 1.959963984540054
-    n, m0, m1 = 1000 + z**2, 102, 102
-    p, q0, q1 = (600 + z**2 / 2) / n, 71 / m0, 91 / m1
-    rate = (p + q0 - 1) / (q0 + q1 - 1)
-    shift = 2 * z**2 * (-(1 - rate) * q0 * (1 - q0) / m0 + rate * q1 * (1 - q1) / m1)
-    variance = p * (1 - p) / n + (1 - rate) ** 2 * q0 * (1 - q0) / m0 + rate**2 * q1 * (1 - q1) / m1
-    half = z * math.sqrt(variance) / (q0 + q1 - 1)
-    corrected = corrected_rate(GOOD, passed=600, n=1000)
-    assert corrected.value == pytest.approx(0.5, abs=1e-12)
-    ends = (rate + shift - half, rate + shift + half)
-    assert corrected.interval == pytest.approx(ends, abs=1e-12)
-
-
-@given(st.builds(counts, COUNTS, COUNTS, COUNTS, COUNTS), st.integers(0, 300), st.integers(0, 300))
-def test_corrected_rate_is_a_rate_or_refused(confusion: Confusion, passed: int, rest: int) -> None:
-    """For any counts, the rate and its interval lie in [0, 1], or there is a reason."""
-    corrected = corrected_rate(confusion, passed=passed, n=passed + rest)
-    if corrected.value is None:
-        assert corrected.reason
-    else:
-        low, high = corrected.interval or (1, 0)
-        assert 0 <= low <= corrected.value <= high <= 1
-        assert confusion.youden >= MIN_YOUDEN
-
-
-@pytest.mark.parametrize(
-    ("confusion", "n", "reason"),
-    [
-        (GOOD, 0, "no rows without a label"),
-        (counts(9, 0, 0, 1), 10, "no row is labelled fail"),
-        (counts(0, 1, 9, 0), 10, "no row is labelled pass"),
-        (counts(59, 40, 60, 41), 10, "too weak"),
-        (counts(10, 90, 10, 90), 10, "too weak"),
-        (counts(2, 0, 1, 6), 10, "too few"),
-    ],
-)
-def test_rate_that_cannot_be_corrected_is_refused(
-    confusion: Confusion, n: int, reason: str
-) -> None:
-    """No rows, an empty class and a weak judge give a reason."""
-    corrected = corrected_rate(confusion, passed=n // 2, n=n)
-    assert corrected.value is None
-    assert reason in corrected.reason
-
-
 SCORES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1), st.floats(-1e300, 1e300))
 
 
-def fitted(pairs: list[tuple[float, bool]]) -> Any:
+def fitted(pairs: list[tuple[float, bool]]) -> tuple[Figure, Figure]:
     return fit_threshold(
         np.array([score for score, _ in pairs]), np.array([label for _, label in pairs], dtype=bool)
     )
@@ -195,14 +146,13 @@ def fitted(pairs: list[tuple[float, bool]]) -> Any:
 @given(st.lists(st.tuples(SCORES, st.booleans()), max_size=30))
 def test_threshold_has_the_stated_youden(pairs: list[tuple[float, bool]]) -> None:
     """On the rows it was chosen on."""
-    fit = fitted(pairs)
-    if fit.threshold.value is None:
-        assert fit.threshold.reason
+    threshold, stated = fitted(pairs)
+    if threshold.value is None:
+        assert threshold.reason
     else:
         scores, truths = np.array(pairs, dtype=float).T
-        confusion = confusion_of(scores >= fit.threshold.value, truths > 0)
-        assert fit.youden.value == pytest.approx(confusion.youden, abs=1e-12)
-        assert fit.cross_validated.value is None or -1 <= fit.cross_validated.value <= 1
+        found = youden(confusion_of(scores >= threshold.value, truths > 0))
+        assert stated.value == pytest.approx(found, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -211,18 +161,6 @@ def test_threshold_has_the_stated_youden(pairs: list[tuple[float, bool]]) -> Non
         ([(0.1, False), (0.2, False), (0.6, True), (0.9, True)], 0.4),  # midway
         ([(0.1, False), (0.3, True), (0.3, False), (0.7, True)], 0.5),  # the strictest of equals
         ([(0.1, False), (0.5, True), (0.6, True)], 0.3),
-    ],
-)
-def test_threshold_lies_midway(pairs: list[tuple[float, bool]], threshold: float) -> None:
-    """Between two scores; a single row of a class prevents cross-validation."""
-    fit = fitted(pairs)
-    assert fit.threshold.value == pytest.approx(threshold)
-    assert (fit.cross_validated.reason == "a class has one row only") is (len(pairs) == 3)
-
-
-@pytest.mark.parametrize(
-    ("pairs", "reason"),
-    [
         ([], "no rows"),
         ([(0.5, True)], "all labels are pass"),
         ([(0.5, False), (0.1, False)], "all labels are fail"),
@@ -230,9 +168,13 @@ def test_threshold_lies_midway(pairs: list[tuple[float, bool]], threshold: float
         ([(0.1, True), (0.5, False)], "no threshold is better"),
     ],
 )
-def test_useless_threshold_has_a_reason(pairs: list[tuple[float, bool]], reason: str) -> None:
-    """One class, equal scores or a reversed judge have none."""
-    fit = fitted(pairs)
-    assert fit.threshold.value is None
-    assert reason in fit.threshold.reason
-    assert fit.cross_validated.value is None
+def test_threshold_lies_midway_or_has_a_reason(
+    pairs: list[tuple[float, bool]], threshold: object
+) -> None:
+    """Between two scores; one class, equal scores or a reversed judge have none."""
+    found, _ = fitted(pairs)
+    if isinstance(threshold, str):
+        assert found.value is None
+        assert threshold in found.reason
+    else:
+        assert found.value == pytest.approx(threshold)

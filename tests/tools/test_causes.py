@@ -17,12 +17,11 @@ from processes import ran
 from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.metrics import DropReason
-from rag_eval_otel.tools.causes import cause_of, causes, causes_text, findings_on_turns
-from rag_eval_otel.tools.doctor import Verdict
+from rag_eval_otel.tools.doctor import Verdict, cause_of, causes, causes_text, findings_on_turns
 from rag_eval_otel.types import ErrorReason, Reason, SkipReason
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("tools/causes.py", "tools/doctor.py")
+NAMES = ("tools/doctor.py",)
 SOURCES = [ROOT / "rag_eval_otel" / name for name in NAMES]
 
 PROVIDER = """

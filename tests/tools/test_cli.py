@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from jinja2 import DictLoader
 
@@ -21,7 +20,7 @@ from openai_server import ScriptedOpenAI
 from processes import ran
 from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
-from rag_eval_otel.tools.files import source_of
+from rag_eval_otel.tools.read import source_of
 from score_files import jsonl
 from support import names_asked
 
@@ -31,12 +30,6 @@ MAIN = "import sys; from rag_eval_otel.tools.cli import main; sys.exit(main())"
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return jsonl(tmp_path / "data.jsonl", asked_rows(40))
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_a_file_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +57,7 @@ def test_no_text_controls_the_terminal(
     rows = [{"question": "q", hostile: "a"}]
     data = jsonl(tmp_path / "data.jsonl", rows)
     assert main(["evaluate", str(data), "--metrics", "faithfulness"]) == 2
-    command = import_module("rag_eval_otel.tools.cli.evaluate")
+    command = import_module("rag_eval_otel.tools.dataset")
     monkeypatch.setattr(command, "print_result", lambda *_: print(f"judge {hostile}"))  # noqa: T201
     data = jsonl(tmp_path / "data.jsonl", asked_rows(1))
     assert main(["evaluate", str(data)]) == 0
@@ -73,22 +66,40 @@ def test_no_text_controls_the_terminal(
     assert not set("\x1b\x07\u202e") & set(out + err)
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "csv"])
 def test_options_are_heard(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    suffix: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Metrics, columns, limit and output, with a summary as JSON."""
     monkeypatch.setenv("RAG_EVAL_JUDGE", "lexical")
     rows = [{"prompt": "q", "output": "a", "truth": "a"}] * 3
     data = jsonl(tmp_path / "data.jsonl", rows)
-    output = tmp_path / "scores.jsonl"
+    output = tmp_path / f"scores.{suffix}"
     arguments = ["--metrics", "answer_exact_match", "--limit", "2", "--output", str(output)]
     columns = ["--columns", "question=prompt,answer=output,reference=truth"]
     assert main(["evaluate", str(data), *arguments, *columns, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["row_count"] == 2
     assert found["metrics"]["answer_exact_match"]["mean"] == 1.0
-    assert [row["row"] for row in rows_of(output)] == [0, 1]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", "scores.jsonl"]
+    written = [cells for _, cells in source_of(output).rows()]
+    assert [int(row["row"]) for row in written] == [0, 1]
+    assert [row["status"] for row in written] == ["scored", "scored"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", output.name]
+
+
+def test_failed_run_keeps_the_previous_output(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that ends in an error leaves the output of the one before, and no part of its own."""
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+    output = jsonl(tmp_path / "scores.jsonl", [{}])
+    command = ["evaluate", str(data), "--judge", "openai/x", "--output", str(output)]
+    assert main([*command, "--metrics", "context_agreement", "--raise-on-failure"]) == 1
+    assert "row 0: context_agreement failed (unauthorized)" in capsys.readouterr().err
+    assert (output.read_text(), list(tmp_path.glob("*.part"))) == ("{}\n", [])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +161,7 @@ def test_rows_without_a_score(
         assert "40 rows, 0 with errors, 5 without a score; judge" in told.out
         assert "5 rows without a score: no metric can use what the judge says" in told.err
         assert "(unparsable)" in told.err
-        statuses = [row["status"] for row in rows_of(output)]
+        statuses = [row["status"] for _, row in source_of(output).rows()]
         assert (statuses.count("unscored"), statuses.count("scored")) == (5, 35)
         asked = len(server.requests)
         assert main(arguments) == 0
@@ -225,7 +236,7 @@ def without_cost(value: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path) -> None:
     """After a kill -9 the same command asks for the rest, and writes the scores of a whole run."""
     output, whole = tmp_path / f"scores.{suffix}", tmp_path / f"whole.{suffix}"

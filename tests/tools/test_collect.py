@@ -2,21 +2,14 @@
 
 import gzip
 import json
-import sys
-from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import httpx
 import pytest
-from google.protobuf.json_format import ParseDict
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from apps.app import App
 from apps.programs import (
@@ -178,29 +171,6 @@ def lines(found: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in found)
 
 
-def as_protobuf(found: Iterable[Mapping[str, Any]]) -> list[bytes]:
-    requests = []
-    for message in json.loads(json.dumps(list(found))):
-        for span in _all(message, "resourceSpans", "scopeSpans", "spans"):
-            for name, size in (("traceId", 16), ("spanId", 8), ("parentSpanId", 8)):
-                if name in span:
-                    span[name] = b64encode(int(span[name], 16).to_bytes(size, "big")).decode()
-        kind = ExportTraceServiceRequest if "resourceSpans" in message else ExportLogsServiceRequest
-        requests.append(ParseDict(message, kind()).SerializeToString())
-    return requests
-
-
-def _all(message: Mapping[str, Any], *names: str) -> Iterator[dict[str, Any]]:
-    if not names:
-        yield dict(message)
-    for each in message.get(names[0], ()) if names else ():
-        yield from ([each] if len(names) == 1 else _all(each, *names[1:]))
-
-
-def framed(requests: Iterable[bytes]) -> bytes:
-    return b"".join(len(one).to_bytes(4, "big") + one for one in requests)
-
-
 FORMS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
     "lines": lines,
     "a byte order mark": lambda found: b"\xef\xbb\xbf" + lines(found),
@@ -208,17 +178,14 @@ FORMS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
         {"resourceSpans": [one for each in found for one in each["resourceSpans"]]}, indent=2
     ).encode(),
     "gzip": lambda found: gzip.compress(lines(found)),
-    "protobuf": lambda found: framed(as_protobuf(found)),
-    "protobuf, gzip": lambda found: gzip.compress(framed(as_protobuf(found))),
     "a file that is being written": lambda found: lines(found) + lines(found)[:99],
-    "protobuf that is being written": lambda found: framed(as_protobuf(found)) + b"\0\0\0\x09a",
     "exported twice": lambda found: lines([*found, *found]),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_of_file_gives_the_turn(tmp_path: Path, form: str) -> None:
-    """JSON and protobuf, compressed or not, also while the collector writes on."""
+    """Compressed or not, in lines or not, also while the collector writes on."""
     path = tmp_path / "traces"
     path.write_bytes(FORMS[form](messages(turn_spans())))
     (turn,) = collected(messages_in([path]))
@@ -236,8 +203,8 @@ def test_each_form_of_file_gives_the_turn(tmp_path: Path, form: str) -> None:
         (b'{"resourceSpans": []}\nnot json\n', "line 2: is not JSON"),
         (b'{"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]}\n', "not valid OTLP"),
         (b"\x28\xb5\x2f\xfdabc", "compressed by zstd; decompress it first: zstd -d"),
-        (b"PK\x03\x04 something", "neither OTLP JSON nor OTLP protobuf"),
-        (b"\x0a\xff\xff", "neither OTLP JSON nor OTLP protobuf"),
+        (b"PK\x03\x04 something", "must be OTLP JSON"),
+        (b"\0\0\0\x05\x0a\x03\x12\xff\xff", "must be OTLP JSON"),  # protobuf
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> None:
@@ -275,16 +242,35 @@ def test_a_share_is_random_and_the_same_each_time() -> None:
     drawn = [trace for trace in traces if tenth.has_chosen(trace)]
     assert 150 < len(drawn) < 250  # 200 +- 3.7 standard deviations
     assert all(half.has_chosen(trace) for trace in drawn)
-    assert drawn != [t for t in traces if Selection(share=0.1, seed=1).has_chosen(t)]
 
 
-def test_only_turns_that_failed() -> None:
-    """By the label on the span; others are counted."""
-    spans = [*turn_spans(1, label="fail"), *turn_spans(2, label="pass"), *turn_spans(3)]
+ENDED = datetime.fromtimestamp(10**9, timezone.utc)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"label": "fail"},
+        {"since": ENDED, "until": ENDED + timedelta(seconds=1)},
+        {
+            "since": ENDED - timedelta(days=1),
+            "until": ENDED + timedelta(seconds=1),
+            "label": "fail",
+        },
+    ],
+)
+def test_only_turns_of_a_label_and_a_period(chosen: dict[str, Any]) -> None:
+    """By the label and the end of the span; others are counted."""
+    second = 10**9
+    spans = [
+        *turn_spans(1, label="fail"),
+        *turn_spans(2, label="pass", start=10**18 + second),
+        *turn_spans(3, start=10**18 - second),
+    ]
     counts = Collected()
-    (turn,) = collect(messages(spans), Selection(label="fail"), counts)
+    (turn,) = collect(messages(spans), Selection(**chosen), counts)
     assert (turn.trace_id, turn.label) == (f"{1:032x}", "fail")
-    assert (counts.samples, counts.other_label) == (1, 2)
+    assert (counts.samples, counts.others) == (1, 2)
 
 
 def test_what_is_skipped_is_counted_with_its_reason() -> None:
@@ -353,7 +339,7 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["collect", str(traces), "-o", str(output)]) == 0
     assert "1 samples of 2 traces; skipped: 1 no_answer" in capsys.readouterr().err
     assert main(["collect", str(traces), "-o", str(output), "--failed"]) == 1
-    assert "1 samples without the label fail" in capsys.readouterr().err
+    assert "1 samples of another label or period" in capsys.readouterr().err
     assert output.read_text() == ""
 
 
@@ -375,91 +361,10 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
     assert row["trace_id"]
 
 
-def phoenix_span(span: Span) -> dict[str, Any]:
-    assert span.end is not None
-    return {
-        "id": "U3BhbjoxMTA=",
-        "name": span.name,
-        "context": {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"},
-        "span_kind": span.attributes["openinference.span.kind"],
-        "parent_id": None if span.parent_id is None else f"{span.parent_id:016x}",
-        "start_time": datetime.fromtimestamp(span.start / 1e9, timezone.utc).isoformat(),
-        "end_time": datetime.fromtimestamp(span.end / 1e9, timezone.utc).isoformat(),
-        "status_code": "UNSET",
-        "status_message": "",
-        "attributes": dict(span.attributes),
-        "events": [],
-    }
-
-
-@pytest.fixture
-def phoenix(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    answers: list[object] = []
-
-    class Spans:
-        def get_spans(self, **asked: object) -> list[object]:
-            if isinstance(answers[0], Exception):
-                raise answers[0]
-            return [one for one in answers if asked["project_identifier"] == "shop"]
-
-    class Client:
-        spans = Spans()
-
-    for name in ("phoenix", "phoenix.client"):
-        module = ModuleType(name)
-        monkeypatch.setitem(sys.modules, name, module)
-        module.Client = Client  # type: ignore[attr-defined]
-    return answers
-
-
-def test_spans_of_phoenix_give_the_turns(tmp_path: Path, phoenix: list[object]) -> None:
-    """Phoenix keeps no scope; OpenInference is recognised by its attributes."""
-    later = turn_spans(2, label="fail", start=10**18 + 10**9)
-    phoenix += map(phoenix_span, [*turn_spans(1), *later])
-    output = tmp_path / "samples.jsonl"
-    assert main(["collect", "-o", str(output), "--phoenix", "shop", "--since", "2001-01-01"]) == 0
-    found = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [(row["trace_id"], row["answer"], row["service"]) for row in found] == [
-        (f"{1:032x}", TOLD, "shop"),
-        (f"{2:032x}", TOLD, "shop"),
-    ]
-    assert [row.get("live_label") for row in found] == [None, "fail"]
-
-
-def refused(status: int) -> httpx.HTTPStatusError:
-    request = httpx.Request("GET", "http://phoenix.example/v1/projects/shop/spans")
-    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status))
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (refused(404), "Phoenix answered 404 for the project 'shop'"),
-        (refused(401), "check PHOENIX_ENDPOINT and PHOENIX_API_KEY"),
-        (httpx.ConnectError("refused"), "cannot be reached: refused; set PHOENIX_ENDPOINT"),
-    ],
-)
-def test_phoenix_that_does_not_answer(
-    tmp_path: Path,
-    phoenix: list[object],
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    says: str,
-) -> None:
-    """The message says what to set; nothing is written."""
-    phoenix.append(error)
-    output = tmp_path / "samples.jsonl"
-    assert main(["collect", "--phoenix", "shop", "-o", str(output)]) == 2
-    assert says in capsys.readouterr().err
-    assert not output.exists()
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "name a FILE or a backend"),
-        (["a.json", "--since", "2026-01-01"], "--since and --until are for a backend"),
-        (["--phoenix", "p", "--since", "2026-01-02", "--until", "2026-01-01"], "must be before"),
+        (["a.json", "--since", "2026-01-02", "--until", "2026-01-01"], "must be before"),
         (["a.json", "--value-limit", "0"], "--value-limit must be 1 or more"),
         (["a.json", "--share", "0"], "the share must be above 0"),
         (["a.json", "-o", "rows.csv"], "samples have lists of contexts; use .jsonl"),
@@ -476,5 +381,5 @@ def test_options_that_select_nothing_are_refused(
 def test_a_time_that_cannot_be_read_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """With an example."""
     with pytest.raises(SystemExit, match="2"):
-        main(["collect", "-o", "rows.jsonl", "--phoenix", "p", "--since", "soon"])
+        main(["collect", "-o", "rows.jsonl", "a.json", "--since", "soon"])
     assert "must be a time such as 2026-11-22" in capsys.readouterr().err

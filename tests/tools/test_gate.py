@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from offline import EMBEDDER, Reads, judge, numbers
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.compare import Entry, Pairs
+from rag_eval_otel.tools.compare import (
+    Entry,
+    Gate,
+    GateCheck,
+    GateResult,
+    Pairs,
+    difference_verdict,
+)
 from rag_eval_otel.tools.dataset import evaluate_dataset
-from rag_eval_otel.tools.gate import Gate, GateCheck, GateResult, difference_verdict
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.stats import Summary, Totals
 from rag_eval_otel.types import Evaluation, Label, Sample, Score

@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.labels import Observation, observations
+from rag_eval_otel.tools.calibrate import Observation, observations
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.types import Evaluation, Sample, Score
 
 
 def read(*rows: dict[str, Any], metric: str | None = None) -> Mapping[str, Sequence[Observation]]:
     return observations(((f"row {n}", row) for n, row in enumerate(rows)), metric=metric)
-
-
-def seen(score: float | None, label: float | None, status: Any = "ok") -> Observation:
-    return Observation(score=score, label=label, status=status)
 
 
 @pytest.mark.parametrize(
@@ -46,24 +42,24 @@ def seen(score: float | None, label: float | None, status: Any = "ok") -> Observ
 def test_labels_are_read_in_all_forms(label: object, expected: float | None) -> None:
     """Pass and fail in words, numbers and truth values; levels of a scale; no label."""
     found = read({"score": 0.5, "label": label}, {"score": 0.1, "label": 1})
-    assert found == {"score": [seen(0.5, expected), seen(0.1, 1.0)]}
+    assert found == {"score": [(0.5, expected), (0.1, 1.0)]}
 
 
 @pytest.mark.parametrize(
     ("row", "observation"),
     [
-        ({"score": 0.8, "label": 1}, seen(0.8, 1.0)),
-        ({"score": "0.8", "label": "1"}, seen(0.8, 1.0)),
-        ({"score": None, "label": 1}, seen(None, 1.0, "undefined")),
-        ({"score": "", "label": 1}, seen(None, 1.0, "undefined")),
-        ({"score": math.nan, "label": 1}, seen(None, 1.0, "undefined")),
-        ({"score": None, "label": 1, "status": "error"}, seen(None, 1.0, "error")),
-        ({"score": 0.0, "label": 1, "status": "undefined"}, seen(None, 1.0, "undefined")),
-        ({"score": 0.8, "human": "pass", "label": "fail"}, seen(0.8, 1.0)),
+        ({"score": 0.8, "label": 1}, (0.8, 1.0)),
+        ({"score": "0.8", "label": "1"}, (0.8, 1.0)),
+        ({"score": None, "label": 1}, (None, 1.0)),
+        ({"score": "", "label": 1}, (None, 1.0)),
+        ({"score": math.nan, "label": 1}, (None, 1.0)),
+        ({"score": None, "label": 1, "status": "error"}, (None, 1.0)),
+        ({"score": 0.0, "label": 1, "status": "undefined"}, (None, 1.0)),
+        ({"score": 0.8, "human": "pass", "label": "fail"}, (0.8, 1.0)),
     ],
 )
-def test_score_without_a_number_has_a_status(row: dict[str, Any], observation: Any) -> None:
-    """A failed score is counted by its status, whatever number is in its cell."""
+def test_score_without_a_number_is_none(row: dict[str, Any], observation: Any) -> None:
+    """Also a failed one, whatever number is in its cell."""
     assert read(row) == {"score": [observation]}
 
 
@@ -81,8 +77,8 @@ def test_evaluated_row_is_read_with_a_human_label(form: str) -> None:
     row = getattr(evaluated(), form)()
     assert row["label"] == "pass"
     assert read({**row, "human": "fail"}) == {
-        "faithfulness": [seen(0.8, 0.0)],
-        "correctness": [seen(None, 0.0, "error")],
+        "faithfulness": [(0.8, 0.0)],
+        "correctness": [(None, 0.0)],
     }
     with pytest.raises(ConfigError, match="no row has a human label"):
         read(row)

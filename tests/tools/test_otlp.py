@@ -97,17 +97,6 @@ def test_a_large_file_is_read_and_a_large_trace_is_skipped(tmp_path: Path) -> No
     assert max(large["peak"], trace["peak"]) < MOST_MB
 
 
-@pytest.mark.parametrize(
-    "content", [b"\x0a\xff", b"\x0a\xff" * 40, b"\0\0\0\x05\x0a\x03\x12\xff\xff", b"\x0a"]
-)
-def test_protobuf_that_ends_too_early_is_refused(tmp_path: Path, content: bytes) -> None:
-    """It is neither of the two forms."""
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match="neither OTLP JSON nor OTLP protobuf"):
-        list(read_messages(path))
-
-
 def test_gzip_that_is_broken_is_refused(tmp_path: Path) -> None:
     """An error in the middle of the data is no traceback."""
     path = tmp_path / "file"

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from offline import Reads
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.tools.files import source_of, writing
-from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset
+from rag_eval_otel.tools.read import Dataset, check_needs, open_dataset, source_of, writing
 from rag_eval_otel.tools.rows import TEXTS, Row
 from rag_eval_otel.types import Evaluation, Passage, Sample, Score
 
@@ -307,7 +306,7 @@ CUT = "Who wrote \ud83d"
 """A text that was cut inside an emoji; half of a surrogate pair cannot be encoded as UTF-8."""
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 def test_texts_that_are_not_unicode_are_written(tmp_path: Path, suffix: str) -> None:
     """A question mark stands for what cannot be encoded."""
     path, scored = tmp_path / f"scores.{suffix}", Evaluation(scores=(Score(name="m", value=1.0),))

@@ -3,7 +3,6 @@
 import math
 import statistics
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from rag_eval_otel.tools.dataset import DatasetResult, evaluate_dataset
 from rag_eval_otel.tools.stats import (
     MIN_POWERED,
     Estimate,
-    Sampled,
     Summary,
     estimate,
     mean_interval,
@@ -102,31 +100,31 @@ NAN = math.nan
 
 def sampled(
     scores: list[float], probabilities: list[float], offline: list[float] | None = None
-) -> Sampled:
-    return Sampled(
-        scores=np.array(scores),
-        probabilities=np.array(probabilities),
-        offline=np.array([NAN] * len(scores) if offline is None else offline),
-        clusters=np.arange(len(scores)),
-    )
+) -> dict[str, Any]:
+    return {
+        "scores": np.array(scores),
+        "probabilities": np.array(probabilities),
+        "offline": np.array([NAN] * len(scores) if offline is None else offline),
+        "clusters": np.arange(len(scores)),
+    }
 
 
-def month(seed: int, *, turns: int = 4000, bias: float = 0.0, gain: float = 1.0) -> Sampled:
+def month(seed: int, *, turns: int = 4000, bias: float = 0.0, gain: float = 1.0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     scores = rng.beta(4, 1.5, turns)
     offline = np.clip(gain * (scores + rng.normal(0, 0.12, turns)) + bias, 0, 1)
     probabilities = np.where(offline < np.median(offline), 0.2, 0.05)
     chosen = rng.random(turns) < probabilities
-    return Sampled(
-        scores=np.where(chosen, scores, NAN),
-        probabilities=probabilities,
-        offline=offline,
-        clusters=np.arange(turns),
-    )
+    return {
+        "scores": np.where(chosen, scores, NAN),
+        "probabilities": probabilities,
+        "offline": offline,
+        "clusters": np.arange(turns),
+    }
 
 
-def alone(sampled: Sampled) -> Sampled:
-    return replace(sampled, offline=np.full(len(sampled.scores), NAN))
+def alone(sampled: dict[str, Any]) -> dict[str, Any]:
+    return {**sampled, "offline": np.full(len(sampled["scores"]), NAN)}
 
 
 def width(mean: Estimate) -> float:
@@ -136,14 +134,14 @@ def width(mean: Estimate) -> float:
 
 def test_a_score_counts_for_the_turns_it_stands_for() -> None:
     """A turn with the probability 1/4 counts four times."""
-    mean = estimate(sampled([1.0, 0.0, NAN], [0.25, 1.0, 0.25]))
+    mean = estimate(**sampled([1.0, 0.0, NAN], [0.25, 1.0, 0.25]))
     assert mean.value == pytest.approx(4 / 5)
     assert (mean.turns, mean.judged, mean.method) == (3, 2, "weighted")
 
 
 def test_equal_scores_are_no_certainty() -> None:
     """Ten right answers leave room for wrong ones."""
-    interval = estimate(sampled([1.0] * 10, [0.1] * 10)).interval
+    interval = estimate(**sampled([1.0] * 10, [0.1] * 10)).interval
     assert interval is not None
     assert interval[1] == 1.0
     assert 0.6 < interval[0] < 0.75
@@ -151,10 +149,10 @@ def test_equal_scores_are_no_certainty() -> None:
 
 def test_scores_on_another_scale_have_a_plain_interval() -> None:
     """Without the bounds 0 and 1 it is Student's; equal scores then give none."""
-    mean = estimate(sampled([1.0, 2.0, 3.0, 4.0], [1.0] * 4))
+    mean = estimate(**sampled([1.0, 2.0, 3.0, 4.0], [1.0] * 4))
     assert mean.value == 2.5
     assert mean.interval == pytest.approx((0.446, 4.554), abs=0.01)
-    assert estimate(sampled([3.0] * 4, [1.0] * 4)).interval is None
+    assert estimate(**sampled([3.0] * 4, [1.0] * 4)).interval is None
 
 
 @pytest.mark.parametrize(("bias", "gain"), [(0.0, 1.0), (0.2, 1.0), (0.5, 0.1), (1.0, -1.0)])
@@ -165,7 +163,7 @@ def test_offline_scores_make_the_interval_narrower_whatever_their_bias(
     widths = np.zeros(2)
     for seed in range(20):
         turns = month(seed, bias=bias, gain=gain)
-        for i, mean in enumerate((estimate(alone(turns)), estimate(turns))):
+        for i, mean in enumerate((estimate(**alone(turns)), estimate(**turns))):
             assert mean.value == pytest.approx(4 / 5.5, abs=0.08)
             widths[i] += width(mean)
     assert widths[1] < 0.9 * widths[0]
@@ -174,22 +172,22 @@ def test_offline_scores_make_the_interval_narrower_whatever_their_bias(
 def test_offline_scores_need_enough_scored_turns() -> None:
     """With few scored turns, the mean is weighted only."""
     few = [0.5, 0.7] * (MIN_POWERED // 2 - 1)
-    assert estimate(sampled(few, [0.5] * len(few), few)).method == "weighted"
+    assert estimate(**sampled(few, [0.5] * len(few), few)).method == "weighted"
     many = few * 3
-    assert estimate(sampled(many, [0.5] * len(many), many)).method == "prediction-powered"
+    assert estimate(**sampled(many, [0.5] * len(many), many)).method == "prediction-powered"
 
 
 def test_turns_of_one_trace_count_together() -> None:
     """A score that is there ten times in each trace is no more certain than once."""
     scores = np.random.default_rng(1).random(30)
     once = sampled(scores.tolist(), [0.5] * 30)
-    tenfold = Sampled(
-        scores=np.repeat(scores, 10),
-        probabilities=np.full(300, 0.5),
-        offline=np.full(300, NAN),
-        clusters=np.repeat(np.arange(30), 10),
-    )
-    assert width(estimate(tenfold)) == pytest.approx(width(estimate(once)), rel=0.06)
+    tenfold: dict[str, Any] = {
+        "scores": np.repeat(scores, 10),
+        "probabilities": np.full(300, 0.5),
+        "offline": np.full(300, NAN),
+        "clusters": np.repeat(np.arange(30), 10),
+    }
+    assert width(estimate(**tenfold)) == pytest.approx(width(estimate(**once)), rel=0.06)
 
 
 def test_without_scipy_there_are_means_and_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:

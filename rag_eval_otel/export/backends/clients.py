@@ -201,13 +201,13 @@ class Langfuse:
     """Langfuse: one score for the number and one for the label, on the span, with ids of ours."""
 
     def __init__(self) -> None:
-        self._errors = (
+        self.errors = (
             import_module("langfuse.api.core").ApiError,
             import_module("httpx").TransportError,
         )
         public, secret = (first_set([name]) for name in LANGFUSE_KEYS)
         # Not the class `langfuse.Langfuse`, which would add an exporter of spans.
-        self._client = import_module("langfuse.api").LangfuseAPI(
+        self.client = import_module("langfuse.api").LangfuseAPI(
             base_url=first_set(["LANGFUSE_BASE_URL", "LANGFUSE_HOST"])
             or "https://cloud.langfuse.com",
             username=public,
@@ -218,8 +218,8 @@ class Langfuse:
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
         request = [score for each in annotations for score in self._scores(each)]
-        with reported(*self._errors):
-            answer = self._client.scores.create(request=request, request_options={"max_retries": 0})
+        with reported(*self.errors):
+            answer = self.client.scores.create(request=request, request_options={"max_retries": 0})
         if getattr(answer, "rejected", 0):  # it does not say which of the batch
             msg = f"Langfuse rejected {answer.rejected} of {len(request)} scores"
             raise BackendError(msg, status=HTTPStatus.UNPROCESSABLE_ENTITY)

@@ -305,7 +305,7 @@ BACKENDS = Registry(
 """The classes of backends by name; called without arguments, each makes an `annotation.Client`."""
 
 
-def _check(names: Iterable[str]) -> None:
+def check_backends(names: Iterable[str]) -> None:
     """Raise an error for an unknown backend, or a missing package or environment variable."""
     for name in names:
         BACKENDS.find(name)
@@ -336,7 +336,7 @@ class BackendSink:
         meter_provider: MeterProvider | None = None,
         limits: Limits | None = None,
     ) -> None:
-        _check(names)
+        check_backends(names)
         self._meters = Meters(meter_provider)
         self.ended: Counter[tuple[str, Outcome]] = Counter()
         self._annotations_of = partial(annotations_of, asking=asking, explanations=explanations)

@@ -13,13 +13,10 @@ from typing import Any, NamedTuple
 from rag_eval_otel.drift import Stream
 from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.log import log
 from rag_eval_otel.tools.cli.options import AS_JSON, Options, add_all, print_result
 from rag_eval_otel.tools.rows import Row, unit_value
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import alarms_in, mean_of
-
-_WORST = 5  # scores of a change
 
 DESCRIPTION = """\
 Detects drift in the scores of FILE, in the order of the file. FILE is .csv, .jsonl or .parquet, and
@@ -68,13 +65,9 @@ def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[
     if all(point.value is None for points in streams.values() for point in points):
         names = ", ".join(dict.fromkeys(stream.name for stream in streams))
         raise ConfigError(f"{path} has evaluations of {names}, but none of them gave a score")
-    for stream, points in streams.items():
+    for points in streams.values():
         times = [point.time for point in points if point.time is not None]
-        if len(times) == len(points) and times != sorted(times):
-            log.warning(
-                "drift: the times of %s run backwards; its scores are taken in order of time",
-                stream.name,
-            )
+        if len(times) == len(points):
             points.sort(key=lambda point: point.time or 0.0)
     return streams
 
@@ -105,18 +98,10 @@ class Finding:
                     "change": alarm.change,
                     "at": self.points[alarm.index].place,
                     "since": self.points[alarm.onset].place,
-                    "worst": self.worst(alarm),
                 }
                 for alarm in self.alarms
             ],
         }
-
-    def worst(self, alarm: Alarm) -> list[str]:
-        """Return rows or traces with the lowest scores since the onset (highest after a rise)."""
-        sign = -1 if alarm.direction == "up" else 1
-        seen = self.points[alarm.onset : alarm.index + 1]
-        seen = sorted(seen, key=lambda point: sign * (point.value or 0.0))
-        return [point.place for point in seen[:_WORST]]
 
     def __str__(self) -> str:
         stream, count = self.stream, len(self.points)
@@ -134,8 +119,7 @@ class Finding:
                 f"  {alarm.direction:6} at {self.points[alarm.index].place}, since about"
                 f" {self.points[alarm.onset].place}: mean {alarm.before:.3f} -> {alarm.after:.3f},"
                 f" change {alarm.change:+.3f} [{low:+.3f}, {high:+.3f}],"
-                f" evidence 10^{alarm.log10_evidence:.1f}\n"
-                f"         worst: {', '.join(self.worst(alarm))}"
+                f" evidence 10^{alarm.log10_evidence:.1f}"
             )
         return "\n".join(lines)
 

@@ -6,21 +6,44 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from rag_eval_otel.config import Config, read_thresholds, thresholds_of
 from rag_eval_otel.environment import names_in, switch
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.models import build_embedder, build_plain_judge
+from rag_eval_otel.live.scorer import build_measurement
+from rag_eval_otel.runtime.guard import LimitedLog
+from rag_eval_otel.untrusted import visible
 
 Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Options by their names and metavar, ``-o --output FILE``, with help and further arguments."""
 
+INTERRUPTED: Final = 130
+"""The exit status after an interrupt, as that of shells."""
+
+FLAG: Final[Mapping[str, Any]] = {"action": "store_true"}
+
+
+def chosen(*words: str, default: str | None = None) -> Mapping[str, Any]:
+    return {"choices": words, "default": default}
+
+
+def constant(word: str, *, default: str, dest: str | None = None) -> Mapping[str, Any]:
+    named = {} if dest is None else {"dest": dest}
+    return {"action": "store_const", "const": word, "default": default, **named}
+
+
 AS_JSON: Options = {
-    "--json": (
-        "print the result as JSON",
-        {"dest": "form", "action": "store_const", "const": "json", "default": "text"},
-    )
+    "--json": ("print the result as JSON", constant("json", default="text", dest="form"))
+}
+VERSIONS: Options = {
+    "--versions": ("any: compare other judges, metrics and prompts, too", chosen("same", "any"))
 }
 
 
@@ -31,6 +54,10 @@ def add_all(parser: argparse._ActionsContainer, options: Options) -> None:
         flags = [word for word in words if word.startswith("-")] or words[:1]
         named = {"metavar": words[-1], **arguments} if words[len(flags) :] else arguments
         parser.add_argument(*flags, help=text, **named)
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"rag-eval-otel: {visible(text)}\n")
 
 
 def print_result(options: argparse.Namespace, result: object, text: str) -> None:
@@ -55,52 +82,36 @@ def count_up_to(most: int | None = None) -> Callable[[str], int]:
     return count
 
 
-THRESHOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "--threshold": {
-        "action": "append",
-        "default": [],
-        "dest": "pairs",
-        "metavar": "METRIC=SCORE",
-        "help": "lowest score with which a metric passes; may be given several times",
-    },
-    "--thresholds": {
-        "type": Path,
-        "metavar": "FILE.toml",
-        "help": "thresholds as `rag-eval-otel calibrate --write` writes them",
-    },
-    "--label-metrics": {
-        "type": names_in,
-        "metavar": "METRICS",
-        "help": "metrics that decide the overall label (default: those the judge can tell)",
-    },
+THRESHOLDS: Options = {
+    "--threshold METRIC=SCORE": (
+        "lowest score with which a metric passes; may be given several times",
+        {"action": "append", "default": [], "dest": "pairs"},
+    ),
+    "--thresholds FILE.toml": ("as `rag-eval-otel calibrate --write` writes it", {"type": Path}),
+    "--label-metrics METRICS": (
+        "metrics that decide the overall label (default: those the judge can tell)",
+        {"type": names_in},
+    ),
 }
 """The options about thresholds, for every command that labels scores."""
 
-_SCORING: Final[Mapping[str, str]] = {
-    "--metrics": "metrics or sets of them, by comma (default: default)",
-    "--judge lexical|PROVIDER/MODEL": "the judge (default: RAG_EVAL_JUDGE, else lexical, offline)",
-    "--embedder hashing|PROVIDER/MODEL": "the embedder (default: by environment or judge)",
-    "--prompts FOLDER": "prompt files that replace the built-in ones",
-    "--explanations on|off": "ask the judge for reasons, most of its tokens (default: off)",
-    "--prices FILE": "prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)",
-    "--max-text-chars N": "cut each text after N characters, a row after 4 N (default: 100000)",
-    "--concurrency N": "rows at once (default: 16)",
-    "--timeout SECONDS": "time limit of a row (default: 30)",
-}
-_TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
-    "--metrics": names_in,
-    "--explanations": switch,
-    "--timeout": float,
-    **dict.fromkeys(("--max-text-chars", "--concurrency"), count_up_to()),
+_UNITS: Final = {"d": "days", "h": "hours"}
+_COUNT: Final = {"type": count_up_to()}
+_SCORING: Options = {
+    "--metrics": ("metrics or sets of them, by comma (default: default)", {"type": names_in}),
+    "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
+    "--embedder hashing|PROVIDER/MODEL": ("(default: by environment or judge)", {}),
+    "--prompts FOLDER": ("prompt files that replace the built-in ones", {}),
+    "--explanations on|off": ("ask the judge for reasons (default: off)", {"type": switch}),
+    "--prices FILE": ("prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)", {}),
+    "--max-text-chars N": ("cut each text after N characters, a row after 4 N", _COUNT),
+    "--concurrency N": ("rows at once (default: 16)", _COUNT),
+    "--timeout SECONDS": ("time limit of a row (default: 30)", {"type": float}),
 }
 
 
 def add_scoring_options(parser: argparse.ArgumentParser) -> None:
-    for option, text in _SCORING.items():
-        name, _, metavar = option.partition(" ")
-        parser.add_argument(name, help=text, metavar=metavar or None, type=_TYPES.get(name, str))
-    for name, arguments in THRESHOLDS.items():
-        parser.add_argument(name, **arguments)
+    add_all(parser, {**_SCORING, **THRESHOLDS})
 
 
 def scoring_config(options: argparse.Namespace) -> Config:
@@ -109,6 +120,40 @@ def scoring_config(options: argparse.Namespace) -> Config:
     settings["thresholds"] = chosen_thresholds(options)
     settings["evaluation_timeout"] = settings.pop("timeout")
     return Config.from_env(**{name: v for name, v in settings.items() if v is not None})
+
+
+def measurement_for(config: Config, **changes: Any) -> Measurement:
+    """Return what live evaluation measures by, with ``changes``."""
+    return replace(
+        build_measurement(config),
+        judge=build_plain_judge(config),  # a circuit breaker would fail all rows during an outage
+        embedder=build_embedder(config),
+        log=LimitedLog(),
+        **changes,
+    )
+
+
+def moment_of(text: str) -> datetime:
+    """Return the time in ``text``, in ISO 8601, or as many days or hours ago: 7d, 12h."""
+    with suppress(ValueError, OverflowError):
+        if text[-1:] in _UNITS and text[:-1].isdecimal():
+            return datetime.now(timezone.utc) - timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    raise argparse.ArgumentTypeError(
+        f"must be a time such as 2026-11-22, 2026-11-22T09:00Z or 7d, not {text!r}"
+    )
+
+
+PERIOD: Options = {
+    "--since TIME": ("turns from this time on: 7d, 12h or 2026-11-22T09:00Z", {"type": moment_of}),
+    "--until TIME": ("only turns before this time", {"type": moment_of}),
+}
+
+
+def check_period(options: argparse.Namespace) -> None:
+    if options.since and options.until and options.since >= options.until:
+        raise ConfigError(f"--since {options.since} must be before --until {options.until}")
 
 
 def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:

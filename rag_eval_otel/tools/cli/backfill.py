@@ -1,0 +1,209 @@
+"""Score the turns that a backend has stored."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from rag_eval_otel.embed import HashingEmbedder
+from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.judge.tasks import Reply, Task
+from rag_eval_otel.judge.usage import is_offline
+from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.tools.cli.options import (
+    AS_JSON,
+    FLAG,
+    INTERRUPTED,
+    PERIOD,
+    Options,
+    add_all,
+    add_scoring_options,
+    check_period,
+    measurement_for,
+    print_result,
+    say,
+    scoring_config,
+)
+from rag_eval_otel.tools.collect import (
+    Collected,
+    CollectedTurn,
+    Plan,
+    Selection,
+    Source,
+    StoppedError,
+    collect,
+    open_source,
+)
+from rag_eval_otel.tools.dataset import Run
+from rag_eval_otel.tools.read import Dataset, open_dataset, writing_samples
+from rag_eval_otel.tools.stats import Summary, Totals
+from rag_eval_otel.types import COUNTS, Replies, Usage
+
+DESCRIPTION = """\
+Scores the turns in stored traces as live evaluation does, and writes the scores back as objects of
+the backend: annotations of Phoenix, feedback of MLflow, scores of Langfuse. SOURCE is
+
+  phoenix:PROJECT      PHOENIX_ENDPOINT, PHOENIX_API_KEY
+  mlflow:EXPERIMENT    MLFLOW_TRACKING_URI, MLFLOW_TRACKING_TOKEN
+  langfuse             LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY
+
+Before it begins, it prints the number of turns, and about how many requests, tokens and how much
+money they take, and asks on a terminal. Without a terminal, it begins only with --yes.
+
+After an interrupt or a kill, run the same command again: turns that have their scores, of the same
+metrics, prompts and judge, are neither scored nor written again, whoever has written them.
+
+Exit status: 0 each turn has its scores; 1 a turn has an error instead of a score, or a score could
+not be written; 2 misuse, or not begun; 130 interrupted.
+"""
+_BATCH: Final = 100  # turns for whose scores the backend is asked, or that are written, at once
+_TRIED: Final = 20  # turns by which the usage of all turns is estimated
+_AGAIN: Final = "run the same command again to continue"
+_OPTIONS: Options = {
+    "source SOURCE": ("as above", {}),
+    **PERIOD,
+    "--sample-rate SHARE": ("of the traces (default: 1)", {"type": float, "default": 1.0}),
+    "--yes": ("begin without asking", FLAG),
+    **AS_JSON,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_all(parser, _OPTIONS)
+    add_scoring_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    check_period(options)
+    source = open_source(options.source, options.since, options.until)
+    config = scoring_config(options)
+    selection = Selection(
+        share=options.sample_rate,
+        since=options.since,
+        until=options.until,
+        contexts_from_prompt=config.contexts_from_prompt,
+        max_text_chars=config.max_text_chars,
+    )
+    plan = Plan.of(measurement_for(config), options.sample_rate)
+    try:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "turns.jsonl"
+            with writing_samples(path) as write:
+                for turn in _turns(source, selection, plan):
+                    write(turn.to_dict())
+            dataset = open_dataset(path)
+            if not dataset.count:
+                return 0
+            _say_price(plan.measurement, dataset)
+            if not (options.yes or _is_confirmed()):
+                return 2
+            scoring = Run(measurement=plan.measurement, concurrency=config.concurrency)
+            source.start(plan)
+            totals = _fill(scoring, dataset, source)
+    except KeyboardInterrupt:
+        say(f"interrupted: {_AGAIN}")
+        return INTERRUPTED
+    except StoppedError as error:
+        say(f"{error}: {_AGAIN}")
+        return 1
+    print_result(options, totals.to_dict(), repr(totals))
+    lost = source.lost.total()
+    remarks = [
+        *([f"stopped ({totals.stopped})"] if totals.stopped else []),
+        *([f"{totals.failed} turns have errors instead of scores"] if totals.failed else []),
+        *([f"{lost} scores could not be written"] if lost else []),
+    ]
+    for remark in remarks:
+        say(f"{remark}: {_AGAIN}")
+    return 1 if remarks else 0
+
+
+def _turns(source: Source, selection: Selection, plan: Plan) -> Iterator[CollectedTurn]:
+    """Yield the turns of the period and the sample that do not have their scores."""
+    counts, left = Collected(), 0
+    turns = collect(source.messages(), selection, counts)
+    while batch := list(islice(turns, _BATCH)):
+        todo = source.left(batch, plan)
+        left += len(todo)
+        yield from todo
+    say(f"{counts}; {counts.samples - left:,} turns have their scores, {left:,} are to be scored")
+
+
+def _say_price(measurement: Measurement, dataset: Dataset) -> None:
+    usage, model = asyncio.run(_estimated(measurement, dataset)), measurement.judge.model
+    cost = measurement.prices.cost(model, usage) if usage.tokens else 0.0
+    price = "price not known" if cost is None else f"{cost:.2f} {measurement.prices.currency}"
+    say(
+        f"{dataset.count:,} turns with the judge {model}: about {usage.judge_requests:,} requests,"
+        f" {usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens, {price}"
+    )
+
+
+def _is_confirmed() -> bool:
+    if not sys.stdin.isatty():
+        say("begin with --yes")
+        return False
+    sys.stderr.write("Begin? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _fill(scoring: Run, dataset: Dataset, source: Source) -> Totals:
+    """Score ``dataset``, and write the scores to ``source``."""
+    summary = Summary(scoring.names)
+
+    async def fill() -> None:
+        async with aclosing(scoring.rows(dataset)) as rows:
+            async for row in rows:
+                summary.add(row.evaluation)
+                source.write(row)
+                if row.index % _BATCH == _BATCH - 1:
+                    await asyncio.to_thread(source.flush)
+
+    try:
+        try:
+            asyncio.run(fill())
+        finally:  # also after an interrupt: what is scored is written
+            source.flush()
+    finally:
+        source.close()
+    return summary.totals(stopped=scoring.stopped)
+
+
+@dataclass
+class _DryJudge:
+    """Answers offline, and counts the requests and tokens that a model would take."""
+
+    model: str
+    usage: Usage = field(default_factory=Usage)
+    is_offline = True
+
+    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
+        request, replies = compose(tasks), await LexicalJudge().reply(tasks)
+        said = [each.model_dump_json() for each in replies.parts if isinstance(each, Reply)]
+        self.usage += Usage(
+            judge_requests=1,
+            prompt_tokens=(len(request.system) + len(request.user_with_schema)) // 4,
+            completion_tokens=sum(map(len, said)) // 4,
+        )
+        return replies
+
+
+async def _estimated(measurement: Measurement, dataset: Dataset) -> Usage:
+    """Return about what the judge takes for ``dataset``: real prompts, with offline replies."""
+    judge = _DryJudge(measurement.judge.model)
+    dry = replace(measurement, judge=judge, embedder=HashingEmbedder(), budget=None)
+    tried = list(islice(dataset.samples(), 0, None, -(-dataset.count // _TRIED)))
+    for sample in () if is_offline(measurement.judge) else tried:
+        await dry.of(sample)
+    factor = dataset.count / len(tried)
+    return Usage(**{name: round(getattr(judge.usage, name) * factor) for name in COUNTS})
