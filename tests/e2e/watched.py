@@ -12,15 +12,16 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from threading import Condition
+from threading import Condition, current_thread
 from typing import Any
 
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from apps import Truth
-from e2e.started import StartedSpans
+from apps import Truth, company
+from apps.parts import handbook, join
 from live import OnesEmbedder, good_judge
 from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel import Handle, Sample, Score, instrument
@@ -33,6 +34,23 @@ STATUS = "rag.evaluation.status"
 SCORE = "rag.evaluation.faithfulness.score"
 TOLD = "rag.evaluation.told.explanation"
 PATIENCE = 60.0
+
+
+@dataclass
+class StartedSpans(SpanProcessor):
+    """Keeps the spans that start: those of the app, and of the judge on our background thread."""
+
+    by_app: list[tuple[int, int]] = field(default_factory=list)
+    by_judge: list[str] = field(default_factory=list)
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        context = span.get_span_context()
+        scope = span.instrumentation_scope
+        is_own = scope is not None and scope.name == "rag_eval_otel"
+        if current_thread().name.startswith("rag-eval-otel") and not is_own:
+            self.by_judge.append(span.name)
+        else:
+            self.by_app.append((context.trace_id, context.span_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +154,18 @@ class Watched:
                 if p.name == "rag.evaluation.turns"
             }
         )
+
+
+def _truth(question: str) -> Truth:
+    pages = handbook().invoke(question)
+    answer = company.answer(question, join(pages))
+    contexts = tuple(page.page_content for page in pages)
+    return Truth(question=question, contexts=contexts, answer=answer)
+
+
+QUESTIONS = (company.FOUNDED, company.SPARS, company.TOWING, company.SAILMAKER)
+"""Of those no two pages come second, which every vector store would order in its own way."""
+TRUTHS = {question: _truth(question) for question in (*QUESTIONS, company.HANDBOOK)}
 
 
 def truth_on(span: ReceivedSpan) -> Truth:

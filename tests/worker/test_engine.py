@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -20,22 +19,9 @@ from rag_eval_otel.types import Sample
 from rag_eval_otel.worker.engine import Engine
 from rag_eval_otel.worker.exporter import Exporter
 from rag_eval_otel.worker.wire import located, parsed
-from wires import attributes, content, request, span, turn
+from wires import FakeSender, attributes, content, request, span, turn
 
 STATUS, REASON = "rag.evaluation.status", "rag.evaluation.reason"
-
-
-@dataclass
-class FakeSender:
-    """Keeps what is sent."""
-
-    sent: list[bytes] = field(default_factory=list)
-
-    async def send(self, body: bytes) -> bytes:
-        self.sent.append(body)
-        return b""
-
-    async def close(self) -> None: ...
 
 
 def scored(

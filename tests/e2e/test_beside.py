@@ -1,11 +1,11 @@
-"""A RAG app that another instrumentation traces, with our scores.
+"""A RAG app that another instrumentation traces, with our callback and our scores.
 
 The app and our judge call different scripted OpenAI servers, so ports distinguish their calls.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,8 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
 from apps import company
 from apps.parts import rag
-from e2e.started import StartedSpans
-from e2e.watched import instrumented
+from e2e.watched import StartedSpans, instrumented
 from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel import Handle, OpenAIEmbedder, OpenAIJudge, instrument
@@ -30,6 +29,9 @@ from support import good_parts
 
 langchain_openai = pytest.importorskip("langchain_openai")
 traced_http = pytest.importorskip("opentelemetry.instrumentation.httpx")
+pytestmark = pytest.mark.filterwarnings(  # a warning of OpenLLMetry
+    "ignore:Support for class-based `config` is deprecated"
+)
 
 METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 APP_MODEL, JUDGE_MODEL = "app-model", "judge-model"
@@ -64,8 +66,43 @@ class Seen:
         return [span for span in spans if server.base_url in _texts(span)]
 
 
-def run_beside(instrumentors: Sequence[Any]) -> dict[str, Seen]:
-    """Trace an app with ``instrumentors``, attach to its provider, run 20 turns, and wait."""
+@dataclass(frozen=True)
+class Way:
+    """Instrumentations by module and class, and scopes with one span for each call of the app."""
+
+    instrumentors: tuple[str, ...]
+    scopes: tuple[str, ...]
+    call: tuple[str, str]  # an attribute of these spans
+
+
+OTEL, OPENINFERENCE = "opentelemetry.instrumentation", "openinference.instrumentation"
+WAYS = {
+    "openinference": Way(
+        (
+            f"{OPENINFERENCE}.langchain.LangChainInstrumentor",
+            f"{OPENINFERENCE}.openai.OpenAIInstrumentor",
+        ),
+        (f"{OPENINFERENCE}.langchain", f"{OPENINFERENCE}.openai"),
+        ("openinference.span.kind", "LLM"),
+    ),
+    "traceloop": Way(  # LangChain's suppresses OpenAI's
+        (f"{OTEL}.langchain.LangchainInstrumentor", f"{OTEL}.openai.OpenAIInstrumentor"),
+        (f"{OTEL}.langchain",),
+        ("gen_ai.request.model", APP_MODEL),
+    ),
+    "openai_v2": Way(  # ignores suppression
+        (f"{OTEL}.openai_v2.OpenAIInstrumentor",),
+        (f"{OTEL}.openai_v2",),
+        ("gen_ai.request.model", APP_MODEL),
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def runs(request: pytest.FixtureRequest) -> dict[str, Seen]:
+    """Trace an app with a way, attach to its provider, run 20 turns, and wait."""
+    names = [name.rpartition(".") for name in WAYS[request.param].instrumentors]
+    instrumentors = [getattr(pytest.importorskip(module), kind)() for module, _, kind in names]
     with ExitStack() as stack:
         app = stack.enter_context(ScriptedOpenAI(answer))
         judge = stack.enter_context(ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]))
@@ -166,7 +203,18 @@ def _texts(span: ReceivedSpan) -> str:
     return " ".join(str(value) for value in span.attributes.values())
 
 
-def assert_turns_scored_once(seen: Seen) -> None:
+def _events(seen: Seen) -> list[Any]:
+    logs = seen.receiver.logs()
+    return [log for log in logs if log.event_name == "gen_ai.evaluation.result"]
+
+
+@pytest.fixture(params=PROTOCOLS)
+def seen(request: pytest.FixtureRequest, runs: dict[str, Seen]) -> Seen:
+    return runs[request.param]
+
+
+def test_turns_are_scored_once(seen: Seen) -> None:
+    """With all scores, by our judge, and an event for each."""
     assert len(seen.turns) == TURNS
     assert Counter(span.attributes["rag.evaluation.status"] for span in seen.turns) == {
         "scored": TURNS
@@ -179,22 +227,15 @@ def assert_turns_scored_once(seen: Seen) -> None:
     assert events == {(span.span_id, name): 1 for span in seen.turns for name in METRICS}
 
 
-def _events(seen: Seen) -> list[Any]:
-    logs = seen.receiver.logs()
-    return [log for log in logs if log.event_name == "gen_ai.evaluation.result"]
-
-
-def assert_nothing_lost_or_doubled(seen: Seen) -> None:
+def test_no_span_is_lost_or_doubled(seen: Seen) -> None:
+    """That which was open during the attachment included."""
     arrived = Counter((span.trace_id, span.span_id) for span in seen.receiver.spans())
     assert arrived == Counter(seen.started.by_app)
-
-
-def assert_span_in_flight_arrives_once(seen: Seen) -> None:
-    """Assert that a span that was open during the attachment arrives once."""
     assert [span.name for span in seen.receiver.spans()].count("in flight") == 1
 
 
-def assert_judge_is_not_traced(seen: Seen) -> None:
+def test_the_judge_is_not_traced(seen: Seen) -> None:
+    """Neither by our spans nor by those of its client."""
     assert len(seen.judge.requests) >= len(company.QUESTIONS)  # equal turns share requests
     assert seen.started.by_judge == []
     assert len(seen.calls_to(seen.app)) == len(seen.app.requests)
@@ -205,26 +246,10 @@ def assert_judge_is_not_traced(seen: Seen) -> None:
         assert JUDGE_MODEL not in " ".join(foreign), span.name
 
 
-CHECKS: tuple[Callable[[Seen], None], ...] = (
-    assert_turns_scored_once,
-    assert_nothing_lost_or_doubled,
-    assert_span_in_flight_arrives_once,
-    assert_judge_is_not_traced,
-)
-
-
-@pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest) -> dict[str, Seen]:
-    """Run beside what `instrumentors` of the module returns."""
-    return run_beside(request.module.instrumentors())
-
-
-@pytest.fixture(params=PROTOCOLS)
-def seen(request: pytest.FixtureRequest, runs: dict[str, Seen]) -> Seen:
-    return runs[request.param]
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_beside(seen: Seen, check: Callable[[Seen], None]) -> None:
-    """Scores and spans arrive once, without spans of the judge."""
-    check(seen)
+def test_spans_of_the_instrumentation_arrive(seen: Seen, request: pytest.FixtureRequest) -> None:
+    """One in each of its scopes for each request to the app's model."""
+    way = WAYS[request.node.callspec.params["runs"]]
+    name, value = way.call
+    for scope in way.scopes:
+        calls = [span for span in seen.of_scope(scope) if span.attributes.get(name) == value]
+        assert len(calls) == len(seen.app.requests)
