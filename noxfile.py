@@ -161,6 +161,7 @@ def openinference(session: nox.Session) -> None:
         beside="openinference",
         watched="langchain-openinference",
         corpus="langchain-openinference",
+        auto="beside_openinference",
     )
 
 
