@@ -16,14 +16,14 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from apps import company
 from apps.parts import rag
 from e2e.watched import StartedSpans, instrumented
 from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver, ReceivedSpan
-from rag_eval_otel import Handle, OpenAIEmbedder, OpenAIJudge, instrument
+from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
 from rag_eval_otel.runtime.providers import Providers
 from support import good_parts
 
@@ -113,20 +113,41 @@ def runs(request: pytest.FixtureRequest) -> dict[str, Seen]:
             )
             for protocol in PROTOCOLS
         }
-        providers = _providers(seen)
+        bases = [one.receiver.http_endpoint for one in seen.values()]
+        providers = Providers.exporting(
+            traces=[],
+            metrics=[OTLPMetricExporter(endpoint=f"{base}/v1/metrics") for base in bases],
+            logs=[OTLPLogExporter(endpoint=f"{base}/v1/logs") for base in bases],
+        )
         stack.callback(providers.shutdown)
+        provider = providers.tracer_provider
+        provider.add_span_processor(started)
+        for exporter in (
+            HttpExporter(endpoint=f"{seen['http'].receiver.http_endpoint}/v1/traces"),
+            GrpcExporter(endpoint=seen["grpc"].receiver.grpc_endpoint, insecure=True),
+        ):
+            provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=100))
         truths = [rag().invoke(question) for question in company.QUESTIONS]
         http = [traced_http.HTTPXClientInstrumentor()]
         if hasattr(traced_http, "HTTPX2ClientInstrumentor"):
             http.append(traced_http.HTTPX2ClientInstrumentor())
-        options = {"tracer_provider": providers.tracer_provider, "skip_dep_check": True}
+        options = {"tracer_provider": provider, "skip_dep_check": True}
         stack.enter_context(instrumented(*instrumentors, *http, **options))
-        chain = rag(llm=_model(app))
-        tracer = providers.tracer_provider.get_tracer("app")
+        client = {"base_url": app.base_url, "api_key": "app", "disable_streaming": True}
+        chain = rag(llm=langchain_openai.ChatOpenAI(model=APP_MODEL, **client))
+        tracer = provider.get_tracer("app")
         in_flight = tracer.start_span("in flight")
         stream = chain.stream(company.REPAIRS)
         next(stream)
-        handle = _attach(providers, judge)
+        at_judge = {"base_url": judge.base_url, "api_key": "judge"}
+        handle = instrument(
+            tracer_provider=provider,
+            meter_provider=providers.meter_provider,
+            logger_provider=providers.logger_provider,
+            judge=OpenAIJudge(JUDGE_MODEL, **at_judge),
+            embedder=OpenAIEmbedder("judge-embeddings", **at_judge),
+            hold_seconds=PATIENCE,
+        )
         list(stream)
         in_flight.end()
         for ask in (_invoke, _ainvoke, _batch, _stream):
@@ -141,41 +162,6 @@ def answer(body: Mapping[str, Any]) -> str:
     """Answer the app's request from the pages in its prompt."""
     system, user = (str(message["content"]) for message in body["messages"])
     return company.answer(user, system)
-
-
-def _providers(seen: Mapping[str, Seen]) -> Providers:
-    bases = [one.receiver.http_endpoint for one in seen.values()]
-    made = Providers.exporting(
-        traces=[],
-        metrics=[OTLPMetricExporter(endpoint=f"{base}/v1/metrics") for base in bases],
-        logs=[OTLPLogExporter(endpoint=f"{base}/v1/logs") for base in bases],
-    )
-    exporters: tuple[SpanExporter, ...] = (
-        HttpExporter(endpoint=f"{seen['http'].receiver.http_endpoint}/v1/traces"),
-        GrpcExporter(endpoint=seen["grpc"].receiver.grpc_endpoint, insecure=True),
-    )
-    provider = made.tracer_provider
-    provider.add_span_processor(next(iter(seen.values())).started)
-    for exporter in exporters:
-        provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=100))
-    return made
-
-
-def _attach(providers: Providers, judge: ScriptedOpenAI) -> Handle:
-    return instrument(
-        tracer_provider=providers.tracer_provider,
-        meter_provider=providers.meter_provider,
-        logger_provider=providers.logger_provider,
-        judge=OpenAIJudge(JUDGE_MODEL, base_url=judge.base_url, api_key="judge"),
-        embedder=OpenAIEmbedder("judge-embeddings", base_url=judge.base_url, api_key="judge"),
-        hold_seconds=PATIENCE,
-    )
-
-
-def _model(app: ScriptedOpenAI) -> Any:
-    return langchain_openai.ChatOpenAI(
-        model=APP_MODEL, base_url=app.base_url, api_key="app", disable_streaming=True
-    )
 
 
 def _invoke(chain: Chain, config: Config) -> list[str]:

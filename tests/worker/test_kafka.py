@@ -33,42 +33,13 @@ class Place(NamedTuple):
     error: object = None
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message of a topic."""
-
-    place: Place
-    body: bytes
-    failure: object = None
-
-    def error(self) -> object:
-        return self.failure
-
-    def partition(self) -> int:
-        return self.place.partition
-
-    def offset(self) -> int:
-        return self.place.offset
-
-    def value(self) -> bytes:
-        return self.body
+def message(offset: int, body: bytes, *, partition: int = 0, error: Any = None) -> Any:
+    values = {"offset": offset, "value": body, "partition": partition, "error": error}
+    return SimpleNamespace(**{name: lambda found=found: found for name, found in values.items()})
 
 
-@dataclass
-class FakeError:
-    """An error of the client."""
-
-    label: str
-    is_fatal: bool = False
-
-    def name(self) -> str:
-        return self.label
-
-    def str(self) -> str:
-        return "an error"
-
-    def fatal(self) -> bool:
-        return self.is_fatal
+def error_of(name: str, *, is_fatal: bool = False) -> Any:
+    return SimpleNamespace(name=lambda: name, str=lambda: "an error", fatal=lambda: is_fatal)
 
 
 class FakeKafkaError(Exception):
@@ -83,7 +54,7 @@ class FakeConsumer:
     """
 
     options: Mapping[str, Any]
-    waiting: deque[Message] = field(default_factory=deque)
+    waiting: deque[Any] = field(default_factory=deque)
     changes: deque[Callable[[], None]] = field(default_factory=deque)
     committed: dict[int, int] = field(default_factory=dict)
     refusals: int = 0
@@ -97,10 +68,10 @@ class FakeConsumer:
         places = [Place(self.topic, number) for number in numbers]
         self.changes.append(lambda: self.callbacks[f"on_{kind}"](self, places))
 
-    def consume(self, count: int, timeout: float) -> list[Message]:
+    def consume(self, count: int, timeout: float) -> list[Any]:
         while self.changes:
             self.changes.popleft()()
-        ready = [each for each in self.waiting if each.place.partition not in self.paused][:count]
+        ready = [each for each in self.waiting if each.partition() not in self.paused][:count]
         for each in ready:
             self.waiting.remove(each)
         if not ready:
@@ -116,7 +87,7 @@ class FakeConsumer:
         self.paused -= {place.partition for place in places}
 
     def commit(self, *, offsets: Sequence[Place], asynchronous: bool) -> None:
-        error = FakeError("REBALANCE_IN_PROGRESS") if self.refusals else None
+        error = error_of("REBALANCE_IN_PROGRESS") if self.refusals else None
         if error is None:
             self.committed.update((place.partition, place.offset) for place in offsets)
         else:
@@ -155,7 +126,7 @@ class Reading:
 
     def put(self, *bodies: bytes, partition: int = 0, first: int = 0) -> None:
         for offset, body in enumerate(bodies, start=first):
-            self.consumer.waiting.append(Message(Place("spans", partition, offset), body))
+            self.consumer.waiting.append(message(offset, body, partition=partition))
 
 
 @asynccontextmanager
@@ -255,7 +226,7 @@ async def test_what_is_read_while_the_worker_stops_is_left_to_another() -> None:
         reading.put(content(span(1, 1)))
         await until(lambda: reading.consumer.committed == {0: 1})
         await reading.source.stop()
-        reading.source._begin(Message(Place("spans", 0, 1), content(span(2, 1))))  # noqa: SLF001
+        reading.source._begin(message(1, content(span(2, 1))))  # noqa: SLF001
         await asyncio.sleep(0)
     assert reading.consumer.committed == {0: 1}
     assert len(reading.sender.sent) == 1
@@ -305,8 +276,8 @@ async def test_an_error_of_the_client_is_logged_and_ends_only_if_fatal(
 ) -> None:
     """The client repeats by itself; the probe says that it is not ready."""
     async with reading_with() as reading:
-        error = FakeError("UNKNOWN_TOPIC_OR_PART", is_fatal)
-        reading.consumer.waiting.append(Message(Place("spans", 0), b"", error))
+        error = error_of("UNKNOWN_TOPIC_OR_PART", is_fatal=is_fatal)
+        reading.consumer.waiting.append(message(-1001, b"", error=error))
         await until(lambda: not reading.source.is_ready)
         await until(lambda: "create the topic" in caplog.text)
         assert reading.source.has_failed is is_fatal
