@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-from langchain_core.runnables import Runnable
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -20,7 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from apps import company
 from apps.parts import rag
-from e2e.watched import StartedSpans, instrumented
+from e2e.watched import SpanCount, instrumented
 from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
@@ -39,16 +38,13 @@ TURNS = 20
 PATIENCE = 60.0
 PROTOCOLS = ("http", "grpc")
 
-Chain: TypeAlias = "Runnable[str, str]"
-Config: TypeAlias = "dict[str, Any]"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """The received telemetry of 20 turns, and the expected one."""
 
     receiver: OtlpReceiver
-    started: StartedSpans
+    started: SpanCount
     app: ScriptedOpenAI
     judge: ScriptedOpenAI
 
@@ -106,7 +102,7 @@ def runs(request: pytest.FixtureRequest) -> dict[str, Seen]:
     with ExitStack() as stack:
         app = stack.enter_context(ScriptedOpenAI(answer))
         judge = stack.enter_context(ScriptedOpenAI(good_parts, lambda _: [1.0, 0.0]))
-        started = StartedSpans()
+        started = SpanCount()
         seen = {
             protocol: Seen(
                 receiver=stack.enter_context(OtlpReceiver()), started=started, app=app, judge=judge
@@ -150,9 +146,19 @@ def runs(request: pytest.FixtureRequest) -> dict[str, Seen]:
         )
         list(stream)
         in_flight.end()
-        for ask in (_invoke, _ainvoke, _batch, _stream):
+        asked, config = company.QUESTIONS, {"callbacks": [handle.callback]}
+
+        async def gather() -> list[str]:
+            return await asyncio.gather(*(chain.ainvoke(question, config) for question in asked))
+
+        for ask in (
+            lambda: [chain.invoke(question, config) for question in asked],
+            lambda: asyncio.run(gather()),
+            lambda: chain.batch(list(asked), config),
+            lambda: ["".join(chain.stream(question, config)) for question in asked],
+        ):
             with tracer.start_as_current_span("request"):
-                assert ask(chain, {"callbacks": [handle.callback]}) == truths
+                assert ask() == truths
         for one in seen.values():
             one.receiver.wait_for(lambda _, one=one: len(one.turns) >= TURNS, PATIENCE)
     return seen
@@ -162,27 +168,6 @@ def answer(body: Mapping[str, Any]) -> str:
     """Answer the app's request from the pages in its prompt."""
     system, user = (str(message["content"]) for message in body["messages"])
     return company.answer(user, system)
-
-
-def _invoke(chain: Chain, config: Config) -> list[str]:
-    return [chain.invoke(question, config) for question in company.QUESTIONS]
-
-
-def _ainvoke(chain: Chain, config: Config) -> list[str]:
-    async def gather() -> list[str]:
-        return await asyncio.gather(
-            *(chain.ainvoke(question, config) for question in company.QUESTIONS)
-        )
-
-    return asyncio.run(gather())
-
-
-def _batch(chain: Chain, config: Config) -> list[str]:
-    return chain.batch(list(company.QUESTIONS), config)
-
-
-def _stream(chain: Chain, config: Config) -> list[str]:
-    return ["".join(chain.stream(question, config)) for question in company.QUESTIONS]
 
 
 def _texts(span: ReceivedSpan) -> str:

@@ -321,10 +321,10 @@ def test_only_the_span_of_the_turn_waits(traced: tuple[Watched, App]) -> None:
     def use() -> None:
         with watch.judge.stopped():
             app.ask(company.HANDBOOK)
-            watch.passed_on.wait_for(lambda: len(watch.waiting()) == 1)
-            waiting.extend(watch.waiting())
+            watch.count.wait_for(lambda: len(watch.count.waiting()) == 1)
+            waiting.extend(watch.count.waiting())
             app.chat(company.GREETING)
-            assert watch.waiting() == waiting
+            assert watch.count.waiting() == waiting
 
     run = watch.run(use)
     assert run.truths == {TRUTHS[company.HANDBOOK]: 1}
@@ -337,8 +337,8 @@ def test_no_span_is_lost_or_doubled(traced: tuple[Watched, App]) -> None:
     watch, app = traced
     assert watch.run(lambda: app.ask(company.FOUNDED)).truths
     arrived = Counter((span.trace_id, span.span_id) for span in watch.receiver.spans())
-    assert arrived == Counter(watch.started.by_app)
-    assert watch.started.by_judge == []
+    assert arrived == Counter(watch.count.by_app)
+    assert watch.count.by_judge == []
 
 
 @EACH_HIDDEN

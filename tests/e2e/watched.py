@@ -36,21 +36,38 @@ TOLD = "rag.evaluation.told.explanation"
 PATIENCE = 60.0
 
 
-@dataclass
-class StartedSpans(SpanProcessor):
-    """Keeps the spans that start: those of the app, and of the judge on our background thread."""
+class SpanCount(SpanProcessor):
+    """Keeps the spans that start, by the app or by the judge on our thread, and those that end.
 
-    by_app: list[tuple[int, int]] = field(default_factory=list)
-    by_judge: list[str] = field(default_factory=list)
+    Behind our processor, those that end are those that it has passed on.
+    """
+
+    def __init__(self) -> None:
+        self.by_app: list[tuple[int, int]] = []
+        self.by_judge: list[str] = []
+        self.passed_on: list[tuple[int, int]] = []
+        self._changed = Condition()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        context = span.get_span_context()
-        scope = span.instrumentation_scope
+        context, scope = span.get_span_context(), span.instrumentation_scope
         is_own = scope is not None and scope.name == "rag_eval_otel"
         if current_thread().name.startswith("rag-eval-otel") and not is_own:
             self.by_judge.append(span.name)
         else:
             self.by_app.append((context.trace_id, context.span_id))
+
+    def on_end(self, span: ReadableSpan) -> None:
+        assert span.context is not None
+        with self._changed:
+            self.passed_on.append((span.context.trace_id, span.context.span_id))
+            self._changed.notify_all()
+
+    def waiting(self) -> list[tuple[int, int]]:
+        return list((Counter(self.by_app) - Counter(self.passed_on)).elements())
+
+    def wait_for(self, predicate: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(predicate, PATIENCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +83,6 @@ class Told:
         contexts = [passage.text for passage in sample.contexts]
         told = json.dumps([sample.question, contexts, sample.answer], ensure_ascii=False)
         return Score(name=self.name, value=1.0, explanation=told)
-
-
-class PassedOn(SpanProcessor):
-    """A span processor in the exporters' place that records arriving spans."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[int, int]] = []
-        self._changed = Condition()
-
-    def on_end(self, span: ReadableSpan) -> None:
-        assert span.context is not None
-        with self._changed:
-            self.spans.append((span.context.trace_id, span.context.span_id))
-            self._changed.notify_all()
-
-    def wait_for(self, predicate: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(predicate, PATIENCE)
 
 
 class StoppableJudge:
@@ -129,8 +128,7 @@ class Watched:
     providers: Providers
     receiver: OtlpReceiver
     judge: StoppableJudge
-    started: StartedSpans = field(default_factory=StartedSpans)
-    passed_on: PassedOn = field(default_factory=PassedOn)
+    count: SpanCount = field(default_factory=SpanCount)
 
     @property
     def provider(self) -> TracerProvider:
@@ -141,9 +139,6 @@ class Watched:
         copy_context().run(use)
         self.handle.flush(PATIENCE)
         return Run(spans=self.receiver.spans()[spans:], outcomes=self._outcomes() - outcomes)
-
-    def waiting(self) -> list[tuple[int, int]]:
-        return list((Counter(self.started.by_app) - Counter(self.passed_on.spans)).elements())
 
     def _outcomes(self) -> Counter[tuple[str, str | None]]:
         self.providers.meter_provider.force_flush()
@@ -208,8 +203,7 @@ def watched() -> Iterator[Watched]:
             raise_errors=True,
         )
         app = Watched(handle=handle, providers=providers, receiver=receiver, judge=judge)
-        for one in (app.started, app.passed_on):
-            providers.tracer_provider.add_span_processor(one)
+        providers.tracer_provider.add_span_processor(app.count)
         try:
             yield app
         finally:

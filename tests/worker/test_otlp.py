@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import random
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -24,7 +23,6 @@ from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.metrics import Meters
-from rag_eval_otel.types import Sample
 from wires import UNKNOWN, FakeSender, content, never, request, span, turn, until
 
 pytest.importorskip("aiohttp")
@@ -193,29 +191,6 @@ async def test_a_worker_without_room_asks_to_be_called_again(backend: OtlpReceiv
         worker.engine.size -= 1
         assert await worker.get("readyz") == 200
         assert (await worker.post(content(span(1, 1)))).status_code == 200
-
-
-async def slow(sample: Sample) -> float:
-    """Return a score after a tenth of a second."""
-    await asyncio.sleep(0.1)
-    return float(len(sample.contexts))
-
-
-async def test_more_turns_than_can_be_scored_at_once_are_all_scored(backend: OtlpReceiver) -> None:
-    """A client that repeats refused requests sends 20 turns; two are scored at once."""
-    chance = random.Random(5)
-    async with serving(backend, metrics=[slow], concurrency=2, max_held=8) as worker:
-
-        async def send(number: int) -> None:
-            body = content(*turn(number))
-            while (reply := await worker.post(body)).status_code != 200:
-                assert reply.status_code == 429
-                await asyncio.sleep(chance.uniform(0.05, 0.2))
-
-        await asyncio.gather(*map(send, range(1, 21)))
-        await until(lambda: len(backend.spans()) == 60)
-    statuses = [s.attributes[STATUS] for s in backend.spans() if s.name == "chain"]
-    assert statuses == ["scored"] * 20
 
 
 async def test_a_turn_that_takes_too_long_leaves_without_scores(backend: OtlpReceiver) -> None:
