@@ -12,7 +12,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Barrier
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import openai
 import pytest
@@ -31,6 +31,7 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.types import SkipReason
 
 needed = pytest.importorskip
+Traced: TypeAlias = tuple[Watched, Any]
 pytestmark = pytest.mark.filterwarnings(  # of the instrumentations
     "ignore:Calling .text.. as a method is deprecated",
     "ignore:The `json` method is deprecated",
@@ -39,31 +40,15 @@ pytestmark = pytest.mark.filterwarnings(  # of the instrumentations
 HIDES = ("hide_inputs", "hide_outputs", "hide_retrieval_documents")
 
 
-class App(Protocol):
-    """The interface of a RAG app over the handbook."""
-
-    def ask(self, question: str) -> str:
-        """Answer."""
-
-    async def aask(self, question: str) -> str:
-        """Answer asynchronously."""
-
-    def stream(self, question: str) -> str:
-        """Return the joined pieces of a streamed answer."""
-
-    def fail(self, question: str) -> None:
-        """Retrieve, then raise the model's error."""
-
-    def chat(self, greeting: str) -> str:
-        """Answer without retrieval."""
-
-
 PLAIN = ChatPromptTemplate.from_template("{greeting}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HandbookChain:
-    """The plain chain; ``callbacks`` are those of the instrumentation, not ours."""
+    """The plain chain of LangChain, with ``callbacks`` of the instrumentation, not ours.
+
+    The apps of other frameworks have the same methods.
+    """
 
     llm: BaseChatModel = field(default_factory=ScriptedChat)
     dead_llm: BaseChatModel = field(default_factory=lambda: ScriptedChat(reply=unavailable))
@@ -92,13 +77,13 @@ class HandbookChain:
 
 
 @contextmanager
-def openinference(watch: Watched, hidden: str | None = None) -> Iterator[App]:
+def openinference(watch: Watched, hidden: str | None = None) -> Iterator[Any]:
     with _openinference("langchain.LangChainInstrumentor", watch, hidden):
         yield HandbookChain()
 
 
 @contextmanager
-def llamaindex_openinference(watch: Watched, hidden: str | None = None) -> Iterator[App]:
+def llamaindex_openinference(watch: Watched, hidden: str | None = None) -> Iterator[Any]:
     with _openinference("llama_index.LlamaIndexInstrumentor", watch, hidden):
         yield needed("e2e.llamaindex_app").HandbookEngine()
 
@@ -113,7 +98,7 @@ def _openinference(name: str, watch: Watched, hidden: str | None) -> AbstractCon
 
 
 @contextmanager
-def llamaindex_native(watch: Watched, _: str | None = None) -> Iterator[App]:
+def llamaindex_native(watch: Watched, _: str | None = None) -> Iterator[Any]:
     needed("llama_index.observability.otel").LlamaIndexOpenTelemetry(
         tracer_provider=watch.provider, span_exporter=InMemorySpanExporter()
     ).start_registering()
@@ -121,14 +106,14 @@ def llamaindex_native(watch: Watched, _: str | None = None) -> Iterator[App]:
 
 
 @contextmanager
-def traceloop(watch: Watched, _: str | None = None) -> Iterator[App]:
+def traceloop(watch: Watched, _: str | None = None) -> Iterator[Any]:
     langchain = needed("opentelemetry.instrumentation.langchain")
     with instrumented(langchain.LangchainInstrumentor(), tracer_provider=watch.provider):
         yield HandbookChain()
 
 
 @contextmanager
-def haystack(watch: Watched, content: str | None = None) -> Iterator[App]:
+def haystack(watch: Watched, content: str | None = None) -> Iterator[Any]:
     tracing = needed("haystack").tracing
     otel = needed("haystack_integrations.tracing.opentelemetry")
     with pytest.MonkeyPatch.context() as patch:
@@ -139,7 +124,7 @@ def haystack(watch: Watched, content: str | None = None) -> Iterator[App]:
 
 
 @contextmanager
-def genai(watch: Watched, place: str | None = None) -> Iterator[App]:
+def genai(watch: Watched, place: str | None = None) -> Iterator[Any]:
     """OpenTelemetry's own, which traces only models of OpenAI and Bedrock."""
     langchain = needed("opentelemetry.instrumentation.genai.langchain")
     model = needed("langchain_openai").ChatOpenAI
@@ -148,10 +133,7 @@ def genai(watch: Watched, place: str | None = None) -> Iterator[App]:
         "tracer_provider": providers.tracer_provider,
         "logger_provider": providers.logger_provider,
     }
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        ScriptedOpenAI(_answer) as server,
-    ):
+    with pytest.MonkeyPatch.context() as patch, ScriptedOpenAI(_answer) as server:
         patch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", place or "span_only")
         with instrumented(langchain.LangChainInstrumentor(), **options):
             client = {"base_url": server.base_url, "api_key": "app", "max_retries": 0}
@@ -170,7 +152,7 @@ def _answer(body: Mapping[str, Any]) -> object:
 
 
 @contextmanager
-def langfuse(watch: Watched, masked: str | None = None) -> Iterator[App]:
+def langfuse(watch: Watched, masked: str | None = None) -> Iterator[Any]:
     """With a client that replaces all content by ``masked``; its own exporter does nothing."""
     key = f"key-{masked}"
     client = needed("langfuse").Langfuse(
@@ -206,7 +188,7 @@ HIDDEN: dict[str, dict[str | None, SkipReason]] = {
 
 
 @pytest.fixture(scope="module")
-def traced(request: pytest.FixtureRequest) -> Iterator[tuple[Watched, Any]]:
+def traced(request: pytest.FixtureRequest) -> Iterator[Traced]:
     """Our processor on a provider, and an app that is traced with the setting of a way."""
     name, setting = request.param
     with watched() as watch, WAYS[name](watch, setting) as app:
@@ -258,14 +240,14 @@ def assert_refused(watch: Watched, use: Callable[[], object], *reasons: str) -> 
 
 
 @EACH
-def test_turns_in_a_row_are_scored(traced: tuple[Watched, App]) -> None:
+def test_turns_in_a_row_are_scored(traced: Traced) -> None:
     """Each with its question, contexts and answer."""
     watch, app = traced
     assert_answered(watch, app.ask, *QUESTIONS)
 
 
 @EACH
-def test_awaited_turns_are_scored(traced: tuple[Watched, App]) -> None:
+def test_awaited_turns_are_scored(traced: Traced) -> None:
     """Two at the same time in an event loop."""
     watch, app = traced
     asked = (company.SPARS, company.TOWING)
@@ -280,7 +262,7 @@ def test_awaited_turns_are_scored(traced: tuple[Watched, App]) -> None:
 
 
 @EACH
-def test_turns_in_threads_are_scored_apart(traced: tuple[Watched, App]) -> None:
+def test_turns_in_threads_are_scored_apart(traced: Traced) -> None:
     """Two at the same time, in threads of one request."""
     watch, app = traced
     asked, ready = (company.FOUNDED, company.SPARS), Barrier(2)
@@ -299,21 +281,21 @@ def test_turns_in_threads_are_scored_apart(traced: tuple[Watched, App]) -> None:
 
 
 @EACH_STREAMED
-def test_a_streamed_turn_is_scored(traced: tuple[Watched, App]) -> None:
+def test_a_streamed_turn_is_scored(traced: Traced) -> None:
     """By the whole of its answer."""
     watch, app = traced
     assert_answered(watch, app.stream, company.SAILMAKER)
 
 
 @EACH
-def test_a_turn_that_fails_is_refused(traced: tuple[Watched, App]) -> None:
+def test_a_turn_that_fails_is_refused(traced: Traced) -> None:
     """Its model raises an error after the retrieval."""
     watch, app = traced
     assert_refused(watch, lambda: app.fail(company.FOUNDED), "error")
 
 
 @EACH
-def test_only_the_span_of_the_turn_waits(traced: tuple[Watched, App]) -> None:
+def test_only_the_span_of_the_turn_waits(traced: Traced) -> None:
     """While the judge does not answer, other spans pass, as does a chat without retrieval."""
     watch, app = traced
     waiting: list[tuple[int, int]] = []
@@ -332,7 +314,7 @@ def test_only_the_span_of_the_turn_waits(traced: tuple[Watched, App]) -> None:
 
 
 @EACH
-def test_no_span_is_lost_or_doubled(traced: tuple[Watched, App]) -> None:
+def test_no_span_is_lost_or_doubled(traced: Traced) -> None:
     """What has started arrives once, and the judge makes no spans."""
     watch, app = traced
     assert watch.run(lambda: app.ask(company.FOUNDED)).truths
@@ -343,7 +325,7 @@ def test_no_span_is_lost_or_doubled(traced: tuple[Watched, App]) -> None:
 
 @EACH_HIDDEN
 def test_hidden_content_is_refused(
-    traced: tuple[Watched, App], reason: str, monkeypatch: pytest.MonkeyPatch
+    traced: Traced, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where another span may show it."""
     monkeypatch.setenv("TRACELOOP_TRACE_CONTENT", "false")
@@ -352,7 +334,7 @@ def test_hidden_content_is_refused(
 
 
 @with_apps(case("langchain-genai", setting="event_only"))
-def test_messages_in_events_are_read(traced: tuple[Watched, App]) -> None:
+def test_messages_in_events_are_read(traced: Traced) -> None:
     """The contexts of a retrieval without texts come from the prompt in a log record."""
     watch, app = traced
     run = watch.run(lambda: app.ask(company.FOUNDED))
@@ -360,21 +342,21 @@ def test_messages_in_events_are_read(traced: tuple[Watched, App]) -> None:
 
 
 @with_apps(case("llamaindex-openinference"), case("llamaindex-native"))
-def test_filtered_nodes_are_not_contexts(traced: tuple[Watched, Any]) -> None:
+def test_filtered_nodes_are_not_contexts(traced: Traced) -> None:
     """The sample holds only the retrieved nodes that a postprocessor has kept."""
     watch, app = traced
     assert_scored(watch, lambda: app.ask_filtered(company.FOUNDED), company.FOUNDED)
 
 
 @with_apps(case("llamaindex-native"))
-def test_a_stream_without_texts_is_refused(traced: tuple[Watched, App]) -> None:
+def test_a_stream_without_texts_is_refused(traced: Traced) -> None:
     """A streamed call is in another trace, without texts: both traces are refused."""
     watch, app = traced
     assert_refused(watch, lambda: app.stream(company.FOUNDED), "no_answer", "no_retrieval")
 
 
 @with_apps(case("haystack-native"))
-def test_an_agent_that_searches_is_scored(traced: tuple[Watched, Any]) -> None:
+def test_an_agent_that_searches_is_scored(traced: Traced) -> None:
     """The contexts are its tool's result; the span of the agent's run waits for the scores."""
     watch, app = traced
     assert_answered(watch, app.ask_agent, company.SPARS)
@@ -382,7 +364,7 @@ def test_an_agent_that_searches_is_scored(traced: tuple[Watched, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["retriever", None])
 @with_apps(case("langchain-langfuse"))
-def test_decorated_functions_are_scored(traced: tuple[Watched, App], kind: str | None) -> None:
+def test_decorated_functions_are_scored(traced: Traced, kind: str | None) -> None:
     """An app without a framework is read from the types of its observations, or their names."""
     observe = needed("langfuse").observe
 
