@@ -154,7 +154,7 @@ def _answer(body: Mapping[str, Any]) -> object:
 @contextmanager
 def langfuse(watch: Watched, masked: str | None = None) -> Iterator[Any]:
     """With a client that replaces all content by ``masked``; its own exporter does nothing."""
-    key = f"key-{masked}"
+    key = masked or "plain"
     client = needed("langfuse").Langfuse(
         public_key=key,
         secret_key="of-no-account",
@@ -384,5 +384,5 @@ def test_decorated_functions_are_scored(traced: Traced, kind: str | None) -> Non
         return writing([system, {"role": "user", "content": question}])
 
     watch, _ = traced
-    ask = partial(answer, langfuse_public_key="key-None")
+    ask = partial(answer, langfuse_public_key="plain")
     assert_answered(watch, ask, *QUESTIONS)
