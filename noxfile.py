@@ -120,18 +120,23 @@ def but(paths: list[str], without: list[str]) -> list[str]:
 BESIDE = ["langchain-openai", "opentelemetry-instrumentation-httpx"]  # what the traced app uses
 
 
-def test_beside(session: nox.Session, *packages: str) -> None:
+def test_beside(session: nox.Session, *packages: str, **shared: str | list[str]) -> None:
     """Run the end-to-end tests named like the session, with ``packages`` installed.
 
-    Each file has a process of its own: an instrumentation is switched on once in each.
+    ``shared`` has, by the name of a file that sessions share, the names of its tests that are of
+    this session. Each file, and each of these names, has a process of its own: an instrumentation
+    is switched on once in each.
     """
     session.install("--editable", ".[test]", *packages)
-    for path in existing(f"tests/e2e/test_{session.name}*.py"):
+    runs = [[path] for path in existing(f"tests/e2e/test_{session.name}*.py")]
+    for file, names in shared.items():
+        each = [names] if isinstance(names, str) else names
+        runs += [[f"tests/e2e/test_{file}.py", "-k", name] for name in each]
+    for run in runs:
         # Frameworks of the corpus, and clients of models, leave sockets to the garbage collector.
-        parts = ("corpus", "test_judges", "backends", "mlflow", "smolagents")
-        leaves = any(part in path for part in parts)
-        loose = ["-p", "no:unraisableexception"] if leaves else []
-        session.run("pytest", *loose, path, *session.posargs)
+        leaves = any(part in run[0] for part in ("corpus", "test_judges", "backends", "mlflow"))
+        loose = ["-p", "no:unraisableexception"] if leaves or session.name == "smolagents" else []
+        session.run("pytest", *loose, *run, *session.posargs)
 
 
 @nox.session
@@ -153,6 +158,10 @@ def openinference(session: nox.Session) -> None:
         *("--editable", ".[auto]"),
         "openinference-instrumentation-langchain",
         "openinference-instrumentation-openai",
+        beside="openinference",
+        watched="langchain-openinference",
+        corpus="langchain-openinference",
+        auto="beside_openinference",
     )
 
 
@@ -167,19 +176,29 @@ def traceloop(session: nox.Session) -> None:
         "opentelemetry-instrumentation-openai",
         "llama-index-core>=0.14",
         "llama-index-llms-openai-like",
+        beside="traceloop",
+        watched="langchain-traceloop",
+        corpus=["langchain-traceloop", "llamaindex-traceloop"],
     )
 
 
 @nox.session
 def langfuse(session: nox.Session) -> None:
     """Score an app that Langfuse traces."""
-    test_beside(session, "langfuse>=5")
+    name = "langchain-langfuse"
+    test_beside(session, "langfuse>=5", watched=name, corpus=name)
 
 
 @nox.session
 def genai(session: nox.Session) -> None:
     """Score an app that OpenTelemetry's own LangChain instrumentation traces."""
-    test_beside(session, "langchain-openai", "opentelemetry-instrumentation-genai-langchain")
+    test_beside(
+        session,
+        "langchain-openai",
+        "opentelemetry-instrumentation-genai-langchain",
+        watched="langchain-genai",
+        corpus="langchain-genai",
+    )
 
 
 @nox.session
@@ -191,6 +210,8 @@ def llamaindex(session: nox.Session) -> None:
         "llama-index-llms-openai-like",
         "llama-index-observability-otel",
         "openinference-instrumentation-llama-index",
+        watched=["llamaindex-native", "llamaindex-openinference"],
+        corpus=["llamaindex-llamaindex_native", "llamaindex-openinference", "streamed_chats"],
     )
 
 
@@ -202,6 +223,7 @@ def openai_v2(session: nox.Session) -> None:
         *BESIDE,
         "opentelemetry-instrumentation-openai-v2==2.4b0",
         "opentelemetry-util-genai==0.4b0",  # 1.x has moved what 2.4b0 imports
+        beside="openai_v2",
     )
 
 
@@ -225,6 +247,8 @@ def haystack(session: nox.Session) -> None:
         "haystack-ai>=3",
         "opentelemetry-haystack>=2",
         "openinference-instrumentation-haystack",
+        watched="haystack-native",
+        corpus=["haystack-haystack_native", "haystack-openinference"],
     )
 
 
@@ -251,7 +275,7 @@ def _score_agents(name: str, packages: list[str]) -> None:
     @nox.session(name=name)
     def score(session: nox.Session) -> None:
         session.env["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network
-        test_beside(session, *packages)
+        test_beside(session, *packages, agents=name)
 
 
 for framework, requirements in AGENTS.items():

@@ -8,7 +8,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -52,16 +51,9 @@ def installed(python: Path, *packages: str) -> str:
     return done.stderr if done.returncode else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distribution:
-    """The two files that a release uploads."""
-
-    wheel: Path
-    source: Path
-
-
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Build the wheel and the source distribution, which a release uploads."""
     folder = tmp_path_factory.mktemp("built")
     python = environment(folder / "tools")
     if told := installed(python, "hatchling", "hatch-fancy-pypi-readme"):
@@ -69,28 +61,28 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
     done = run(python, "-m", "hatchling", "build", "-d", folder / "dist")
     assert done.returncode == 0, done.stderr
     (wheel,), (source,) = folder.glob("dist/*.whl"), folder.glob("dist/*.tar.gz")
-    return Distribution(wheel=wheel, source=source)
+    return wheel, source
 
 
 @pytest.fixture(scope="module")
-def python(built: Distribution, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = environment(tmp_path_factory.mktemp("environment"))
-    told = installed(made, f"rag-eval-otel[{EXTRAS}] @ {built.wheel.as_uri()}")
+    told = installed(made, f"rag-eval-otel[{EXTRAS}] @ {built[0].as_uri()}")
     assert not told, told
     return made
 
 
-def test_every_tracked_file_is_in_what_is_built(built: Distribution) -> None:
+def test_every_tracked_file_is_in_what_is_built(built: tuple[Path, Path]) -> None:
     """The source distribution has all files, and the wheel all of the package."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("this is no checkout, or git is not installed")
     done = run("git", "ls-files", "--cached", "--others", "--exclude-standard")
     assert done.returncode == 0, done.stderr
     tracked = {name for name in done.stdout.splitlines() if (ROOT / name).is_file()}
-    with tarfile.open(built.source) as source:
+    with tarfile.open(built[1]) as source:
         names = {name.partition("/")[2] for name in source.getnames()}
     assert names ^ tracked == {"PKG-INFO"}
-    with zipfile.ZipFile(built.wheel) as wheel:
+    with zipfile.ZipFile(built[0]) as wheel:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert held == {name for name in tracked if name.startswith("rag_eval_otel/")}
 
@@ -122,14 +114,10 @@ def test_the_commands_of_the_readme_run(place: Path, settings: Mapping[str, str]
     commands = ["rag-eval-otel demo", *COMMANDS]
     assert len(commands) >= 12
     for command in commands:
-        words = command.replace(" A B", " scores.csv scores.csv").split()
-        done = run(*found(words, settings), cwd=place, env=settings)
+        name, *words = command.replace(" A B", " scores.csv scores.csv").split()
+        program = shutil.which(name, path=settings["PATH"])
+        assert program
+        done = run(program, *words, cwd=place, env=settings)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
     assert "</html>" in (place / "scores.html").read_text(encoding="utf-8")
     assert (place / "samples.jsonl").read_text(encoding="utf-8").count("\n") == 1
-
-
-def found(words: list[str], settings: Mapping[str, str]) -> list[str]:
-    program = shutil.which(words[0], path=settings["PATH"])
-    assert program
-    return [program, *words[1:]]

@@ -1,15 +1,16 @@
 """The examples: short, runnable as they stand, and what they say happens."""
 
-import os
 import re
 import subprocess
 import sys
 from ast import literal_eval
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from otlp_receiver import OtlpReceiver
+from processes import environment
 
 pytestmark = pytest.mark.slow  # each starts programs
 
@@ -17,21 +18,10 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def run(example: Path, receiver: OtlpReceiver) -> str:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        **{f"OTEL_{signal}_EXPORTER": "otlp" for signal in ("TRACES", "METRICS", "LOGS")},
-    }
-    return started(example, environment).stdout
-
-
-def started(example: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def started(example: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # our own script
         [sys.executable, str(example)],
-        env=environment,
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=180,
@@ -39,60 +29,67 @@ def started(example: Path, environment: dict[str, str]) -> subprocess.CompletedP
     )
 
 
+def run(example: Path, receiver: OtlpReceiver) -> str:
+    exporters = {f"OTEL_{signal}_EXPORTER": "otlp" for signal in ("TRACES", "METRICS", "LOGS")}
+    address = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint}
+    protocol = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+    return started(example, **exporters, **address, **protocol).stdout
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as found:
+        yield found
+
+
 @pytest.mark.parametrize("example", [EXAMPLES[0], EXAMPLES[4]], ids=lambda path: path.stem)
 def test_examples_without_a_backend_print_their_scores(example: Path) -> None:
     """No endpoint is set and nothing listens: the scores are printed, and no connection fails."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    done = started(example, {**kept, "PYTHONPATH": str(ROOT)})
+    done = started(example)
     assert re.search(r"^pass: .*faithfulness \d\.\d\d pass", done.stdout, flags=re.MULTILINE)
     assert done.stderr == ""
 
 
-def test_the_application_of_the_tutorial_runs(tmp_path: Path) -> None:
+def test_the_application_of_the_tutorial_runs(tmp_path: Path, receiver: OtlpReceiver) -> None:
     """The tutorial's code is scored as its text says: a wrong price fails."""
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     (tmp_path / "app.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
-    with OtlpReceiver() as receiver:
-        assert "15 euros" in run(tmp_path / "app.py", receiver)
-        (root,) = [span for span in receiver.spans() if span.parent_span_id is None]
+    assert "15 euros" in run(tmp_path / "app.py", receiver)
+    (root,) = [span for span in receiver.spans() if span.parent_span_id is None]
     assert root.name == "invoke_workflow RunnableSequence"
     assert len(receiver.spans()) == 3
     assert root.attributes["rag.evaluation.label"] == "fail"
     assert root.attributes["rag.evaluation.faithfulness.label"] == "fail"
 
 
-def test_langchain_example() -> None:
+def test_langchain_example(receiver: OtlpReceiver) -> None:
     """The callback alone delivers a scored turn."""
-    with OtlpReceiver() as receiver:
-        assert "12 euros" in run(EXAMPLES[0], receiver)
-        (root,) = [span for span in receiver.spans() if span.parent_span_id is None]
+    assert "12 euros" in run(EXAMPLES[0], receiver)
+    (root,) = [span for span in receiver.spans() if span.parent_span_id is None]
     assert root.attributes["rag.evaluation.status"] == "scored"
     assert root.attributes["rag.evaluation.judge"] == "lexical"
 
 
-def test_existing_provider_example() -> None:
+def test_existing_provider_example(receiver: OtlpReceiver) -> None:
     """The provider's own exporter prints the scored span once."""
-    with OtlpReceiver() as receiver:
-        printed = run(EXAMPLES[1], receiver)
+    printed = run(EXAMPLES[1], receiver)
     assert printed.count('"rag.evaluation.status": "scored"') == 1
     assert printed.count('"name": "GET /ask"') == 1
     assert "rag.evaluation.faithfulness.score" in printed
 
 
-def test_offline_example() -> None:
+def test_offline_example(receiver: OtlpReceiver) -> None:
     """One sample is scored without any tracing."""
-    with OtlpReceiver() as receiver:
-        printed = run(EXAMPLES[2], receiver)
-        assert not receiver.spans()
+    printed = run(EXAMPLES[2], receiver)
+    assert not receiver.spans()
     assert printed.count("\n") == 5
     assert "judged by lexical" in printed
 
 
-def test_metrics_tour_example() -> None:
+def test_metrics_tour_example(receiver: OtlpReceiver) -> None:
     """The families of metrics are shown offline; what takes a model says so and gives no number."""
-    with OtlpReceiver() as receiver:
-        printed = run(EXAMPLES[3], receiver)
-        assert not receiver.spans()
+    printed = run(EXAMPLES[3], receiver)
+    assert not receiver.spans()
     good, wrong, evasive = map(literal_eval, re.findall(r"^{.*}$", printed, flags=re.MULTILINE))
     assert good["faithfulness"] > wrong["faithfulness"]
     assert good["answer_correctness"] > wrong["answer_correctness"]
@@ -104,11 +101,10 @@ def test_metrics_tour_example() -> None:
     assert "take a judge that is a model" in printed
 
 
-def test_hand_written_example() -> None:
+def test_hand_written_example(receiver: OtlpReceiver) -> None:
     """What the application says itself is scored on its own span, and not exported."""
-    with OtlpReceiver() as receiver:
-        assert "A ticket costs 12 euros." in run(EXAMPLES[4], receiver)
-        spans = {span.name: span for span in receiver.spans()}
+    assert "A ticket costs 12 euros." in run(EXAMPLES[4], receiver)
+    spans = {span.name: span for span in receiver.spans()}
     assert spans["ask"].attributes["rag.evaluation.status"] == "scored"
     assert spans["ask"].attributes["rag.evaluation.faithfulness.score"] == 1
     assert not any("12 euros" in str(span) for span in spans.values())

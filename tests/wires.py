@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from rag_eval_otel.types import Sample
+from rag_eval_otel.worker.exporter import Refusal
 
 UNKNOWN = b"\xfa\x07\x03new"  # field 127, a text, that no version of OTLP has
 START = 1_700_000_000_000_000_000
@@ -72,6 +76,29 @@ def attributes(message: Span) -> Mapping[str, Any]:
     return {
         item.key: getattr(item.value, item.value.WhichOneof("value")) for item in message.attributes
     }
+
+
+@dataclass
+class FakeSender:
+    """Keeps what it is asked to send, once ``may_send`` is set, and answers in turn."""
+
+    answers: list[bytes | Refusal] = field(default_factory=list)
+    may_send: asyncio.Event | None = None
+    sent: list[bytes] = field(default_factory=list)
+
+    async def send(self, body: bytes) -> bytes | Refusal:
+        if self.may_send:
+            await self.may_send.wait()
+        self.sent.append(body)
+        return self.answers.pop(0) if self.answers else b""
+
+    async def close(self) -> None: ...
+
+
+async def never(sample: Sample) -> float:
+    """Return a score after a minute."""
+    await asyncio.sleep(60)
+    return 1.0
 
 
 async def until(check: Callable[[], object], seconds: float = 20.0) -> None:

@@ -3,14 +3,13 @@
 import json
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Metric, Sum
+from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Sum
 
 from endpoints import Desk
 from rag_eval_otel import semconv
@@ -22,19 +21,8 @@ COLLECTOR = Path(__file__).parents[2] / "collector"
 SCRIPTS = sorted(COLLECTOR.rglob("generate.py"))
 TEXTS = [*COLLECTOR.glob("prometheus/*.yaml"), *COLLECTOR.glob("grafana/dashboards/*.json")]
 LABELS = ("status", "judge", "label", "currency", "drift_direction", "drift_cause")
+COMPOSE = "docker-compose.yaml"
 SUFFIXES = {"1": "", "s": "_seconds"}
-
-
-def measured() -> Iterator[Metric]:
-    """Yield every instrument of the library after each has recorded something."""
-    reader = InMemoryMetricReader()
-    desk = Desk(MeterProvider([reader]), "shop")
-    desk.work()
-    data = reader.get_metrics_data()
-    assert data is not None
-    for resource in data.resource_metrics:
-        for scope in resource.scope_metrics:
-            yield from scope.metrics
 
 
 def prometheus_names(name: str, unit: str, data: object) -> set[str]:
@@ -48,7 +36,14 @@ def prometheus_names(name: str, unit: str, data: object) -> set[str]:
 
 
 def known_names() -> set[str]:
-    ours = [prometheus_names(m.name, m.unit, m.data) for m in measured()]
+    """Return the names of all series, after each instrument has recorded something."""
+    reader = InMemoryMetricReader()
+    desk = Desk(MeterProvider([reader]), "shop")
+    desk.work()
+    data = reader.get_metrics_data()
+    assert data is not None
+    scopes = [scope for resource in data.resource_metrics for scope in resource.scope_metrics]
+    ours = [prometheus_names(m.name, m.unit, m.data) for scope in scopes for m in scope.metrics]
     histogram = {f"{semconv.SPAN_SCORE.replace('.', '_')}_{x}" for x in ("bucket", "count", "sum")}
     return set().union(*ours, histogram, {f"{semconv.SPAN_TURNS.replace('.', '_')}_total"})
 
@@ -74,7 +69,7 @@ def test_rules_and_dashboards_use_existing_series(path: Path) -> None:
 
 def test_the_gateway_counts_every_metric() -> None:
     """Each metric has a histogram, over the score on [0, 1]."""
-    scores = yaml.safe_load((COLLECTOR / "scores.yaml").read_text(encoding="utf-8"))
+    scores = loaded("scores.yaml")
     entries = scores["connectors"]["signal_to_metrics"]["spans"][1:]
     assert [entry["attributes"][0]["default_value"] for entry in entries] == sorted(METRICS)
     for entry in entries:
@@ -93,16 +88,13 @@ def test_the_list_of_other_scales_is_complete(capsys: pytest.CaptureFixture[str]
     assert elsewhere & set(METRICS) == others
 
 
-def dashboards() -> Iterator[dict[str, Any]]:
-    for path in COLLECTOR.glob("grafana/dashboards/*.json"):
-        yield json.loads(path.read_text(encoding="utf-8"))
+PAGES = [json.loads(p.read_text("utf-8")) for p in COLLECTOR.glob("grafana/dashboards/*.json")]
 
 
 def test_panels_of_a_dashboard_do_not_overlap() -> None:
     """Each dashboard has an id of its own, and each panel a place of its own."""
-    pages = list(dashboards())
-    assert len({page["uid"] for page in pages}) == len(pages) == 4
-    for page in pages:
+    assert len({page["uid"] for page in PAGES}) == len(PAGES) == 4
+    for page in PAGES:
         places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in page["panels"]]
         assert len(set(places)) == len(places)
         assert all(p["gridPos"]["x"] + p["gridPos"]["w"] <= 24 for p in page["panels"])
@@ -111,22 +103,21 @@ def test_panels_of_a_dashboard_do_not_overlap() -> None:
 
 def test_exemplars_link_to_traces() -> None:
     """Some panel shows exemplars, and the provisioned data source knows the tracing backend."""
-    targets = [t for page in dashboards() for p in page["panels"] for t in p["targets"]]
+    targets = [t for page in PAGES for p in page["panels"] for t in p["targets"]]
     assert any(target["exemplar"] for target in targets)
-    folder = COLLECTOR / "grafana" / "provisioning" / "datasources"
-    sources = yaml.safe_load((folder / "sources.yaml").read_text(encoding="utf-8"))["datasources"]
+    sources = loaded("grafana/provisioning/datasources/sources.yaml")["datasources"]
     (prometheus,) = [one for one in sources if one["type"] == "prometheus"]
     (lead,) = prometheus["jsonData"]["exemplarTraceIdDestinations"]
     assert lead["datasourceUid"] in {one["uid"] for one in sources if one["type"] == "jaeger"}
 
 
-def compose() -> dict[str, Any]:
-    return yaml.safe_load((COLLECTOR / "docker-compose.yaml").read_text(encoding="utf-8"))
+def loaded(name: str) -> Any:
+    return yaml.safe_load((COLLECTOR / name).read_text(encoding="utf-8"))
 
 
 def test_compose_mounts_existing_files() -> None:
     """The source of every mount is a file of the folder, or a declared volume."""
-    told = compose()
+    told = loaded(COMPOSE)
     mounts = [m for service in told["services"].values() for m in service.get("volumes", ())]
     assert mounts
     for mount in mounts:
@@ -142,9 +133,9 @@ def test_look_around_has_the_rules_sixty_times_as_fast() -> None:
     metrics = ("context_relevance", "faithfulness", "response_groundedness")
     rules = (COLLECTOR / "look" / "rules.yaml").read_text(encoding="utf-8")
     assert rules == render(Target(time_scale=60, label_metrics=metrics))
-    told = yaml.safe_load((COLLECTOR / "look" / "docker-compose.yaml").read_text(encoding="utf-8"))
+    told = loaded("look/docker-compose.yaml")
     for name, service in told["services"].items():
-        folder, place = compose()["services"][name]["volumes"][0].split(":")[:2]
+        folder, place = loaded(COMPOSE)["services"][name]["volumes"][0].split(":")[:2]
         for mount in service["volumes"]:
             source, target = mount.split(":")[:2]
             assert (COLLECTOR / source).is_file()
@@ -153,15 +144,15 @@ def test_look_around_has_the_rules_sixty_times_as_fast() -> None:
 
 def test_compose_pins_its_images() -> None:
     """Each image has a version; the collector's is the one that is built and tested here."""
-    images = {name: service["image"] for name, service in compose()["services"].items()}
+    images = {name: service["image"] for name, service in loaded(COMPOSE)["services"].items()}
     assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in images.values())
-    manifest = yaml.safe_load((COLLECTOR / "builder-config.yaml").read_text(encoding="utf-8"))
+    manifest = loaded("builder-config.yaml")
     assert images["gateway"].endswith(f":{manifest['dist']['version']}")
 
 
 def test_hosts_in_configurations_are_compose_services() -> None:
     """Every host that a configuration names is a service of the compose file."""
-    services = set(compose()["services"])
+    services = set(loaded(COMPOSE)["services"])
     prometheus = (COLLECTOR / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8")
     assert set(re.findall(r"targets: \[(\w+):", prometheus)) <= services
     hosts = re.findall(

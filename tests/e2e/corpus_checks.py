@@ -4,7 +4,6 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 from corpus.kit import all_apps
@@ -32,11 +31,6 @@ def check_corpus(via: str, *frameworks: str, exact: float = 0.9, wrong: float = 
     assert not [one for one in bad if any(part in one.app.name for part in GRADED)], missed
     assert knowable >= 0.4 * len(found), "too little was seen: is the instrumentation on?"
     assert counts["exact"] >= exact * knowable, missed
-
-
-def corpus_test(via: str, *frameworks: str, **bounds: float) -> Callable[[], None]:
-    """Return the test of a corpus: most applications are scored exactly, and few wrongly."""
-    return lambda: check_corpus(via, *frameworks, **bounds)
 
 
 def _keep(found: list[Verdict], via: str, frameworks: tuple[str, ...]) -> None:

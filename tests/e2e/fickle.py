@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
@@ -23,18 +23,6 @@ BAD = "The moon is a wheel of green cheese, made in Paris."
 SECRET = "sk-live-0123456789abcdefghij"
 
 Signals = Literal["traces", "all"]
-
-
-class Target(Protocol):
-    """The OTLP endpoints of a receiver."""
-
-    @property
-    def grpc(self) -> str:
-        """The gRPC endpoint: host and port."""
-
-    @property
-    def http(self) -> str:
-        """The HTTP endpoint, without a path."""
 
 
 @dataclass(kw_only=True)
@@ -66,13 +54,14 @@ class Fickle:
 
 @contextmanager
 def fickle(
-    target: Target,
+    target: Any,
     service: str,
     *,
     signals: Signals = "all",
     traces: Sequence[SpanExporter] = (),
     **options: Any,
 ) -> Iterator[Fickle]:
+    """Run the app; ``target`` has the endpoints of a receiver, `grpc` and `http` without a path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_SERVICE_NAME", service)
         every = signals == "all"

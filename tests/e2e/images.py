@@ -22,43 +22,33 @@ TURN = 4
 
 
 def render(folder: Path) -> list[Path]:
-    """Write ``trace.png`` and ``report.png`` to ``folder`` and return their paths."""
+    """Write the pictures to ``folder`` and return their paths."""
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         trace, page = scratch / "trace.html", scratch / "page.html"
-        trace.write_text(f'<body style="{STYLE}">{_coloured(_trace())}', encoding="utf-8")
-        _report(scratch)
-        comparison = _comparison(scratch)
+        trace.write_text(f'<body style="{STYLE}">{_trace()}', encoding="utf-8")
+        steady = falling(3000, at=3000, seed=1)
+        rows = [  # of two metrics, one of which falls
+            row(i, faithfulness={"value": value}, answer_relevancy={"value": steady[i]})
+            for i, value in enumerate(falling(3000, at=2200))
+        ]
+        page_of(jsonl(scratch / "scores.jsonl", rows))
         return [
             _screenshot(trace, folder / "trace.png", size="1000,290"),
             _screenshot(page, folder / "report.png", size="1100,1150"),
-            _screenshot(comparison, folder / "compare.png", size="1100,1500"),
+            _screenshot(_comparison(scratch), folder / "compare.png", size="1100,1500"),
         ]
 
 
 def _trace() -> str:
+    """Return a trace that the demo prints as HTML, with its labels in colour."""
     done = subprocess.run(
         [sys.executable, "-m", "rag_eval_otel", "demo"], capture_output=True, text=True, check=True
     )
-    return done.stdout.split("\n\n")[TURN]
-
-
-def _coloured(text: str) -> str:
-    """Return ``text`` as HTML, with its labels in colour."""
-    found = html.escape(text)
+    found = html.escape(done.stdout.split("\n\n")[TURN])
     for label, colour in COLOURS.items():
         found = found.replace(f"  {label}", f'  <b style="color:{colour}">{label}</b>')
     return found
-
-
-def _report(folder: Path) -> None:
-    """Write the page of two metrics, one of which falls."""
-    steady = falling(3000, at=3000, seed=1)
-    rows = [
-        row(i, faithfulness={"value": value}, answer_relevancy={"value": steady[i]})
-        for i, value in enumerate(falling(3000, at=2200))
-    ]
-    page_of(jsonl(folder / "scores.jsonl", rows))
 
 
 def _comparison(folder: Path) -> Path:
@@ -82,12 +72,9 @@ def _comparison(folder: Path) -> Path:
 
 
 def _screenshot(page: Path, picture: Path, *, size: str) -> Path:
-    shown = (
-        "--hide-scrollbars",
-        f"--window-size={size}",
-        "--blink-settings=preferredColorScheme=1",
-    )
-    browse(page.as_uri(), page.parent, *shown, f"--screenshot={picture}")
+    light = "--blink-settings=preferredColorScheme=1"
+    shown = ("--hide-scrollbars", f"--window-size={size}", light, f"--screenshot={picture}")
+    browse(page.as_uri(), page.parent, *shown)
     return picture
 
 

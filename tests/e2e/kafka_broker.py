@@ -5,10 +5,6 @@ The artifacts are downloaded once into the user's cache folder.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import re
-import shutil
 import signal
 import subprocess
 from base64 import urlsafe_b64encode
@@ -16,19 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from e2e.programs import PATIENCE, eventually, free_ports, program
+from e2e.programs import CACHE, MAVEN, PATIENCE, downloaded, eventually, free_ports, program, recent
 
 VERSION = "4.1.0"
 LOG4J = "2.25.1"
 USER, PASSWORD = "worker", "opens nothing"  # of the listener with SASL
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rag-eval-otel" / "kafka"
 
 POM = f"""
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -82,35 +77,10 @@ def fresh(name: str) -> str:
 
 def jars() -> Path:
     """Return the folder with the broker's artifacts; skip the test if they cannot be had."""
-    java = subprocess.run(
-        [program("java"), "-version"], capture_output=True, text=True, check=False
-    ).stderr
-    found = re.search(r'version "(\d+)', java)
-    if found is None or int(found[1]) < 17:
-        pytest.skip(f"the broker needs Java 17 or newer, and this is {java.splitlines()[0]}")
-    folder = CACHE / VERSION
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # who comes second waits, and finds them
-        if not (folder / "libs").exists():
-            _download(folder)
-    return folder / "libs"
-
-
-def _download(folder: Path) -> None:
-    maven = program("mvn")
-    (folder / "pom.xml").write_text(POM)
-    shutil.rmtree(folder / "some", ignore_errors=True)
-    command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=some"]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=900, check=False
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip("mvn has not downloaded the broker in 15 minutes")
-    if done.returncode != 0:
-        pytest.skip(f"mvn cannot download the broker: {done.stdout[-500:]}{done.stderr[-500:]}")
-    (folder / "some").rename(folder / "libs")  # last: what is there is whole
+    recent("java", 17)
+    with TemporaryDirectory() as folder:
+        Path(folder, "pom.xml").write_text(POM)
+        return downloaded(CACHE / f"kafka-{VERSION}-{LOG4J}", MAVEN, Path(folder)) / "libs"
 
 
 @dataclass
@@ -141,11 +111,6 @@ class Broker:
                 )
             )
         eventually(self._answers, f"the broker answers; its log is in {self.folder}")
-
-    def ensure(self) -> None:
-        """Start the broker again if a test that failed has left it ended."""
-        if self.processes[-1].poll() is not None:
-            self.start()
 
     def end(self, number: int = signal.SIGTERM) -> None:
         """End the broker by a signal, and wait for its end."""
@@ -187,15 +152,20 @@ class Broker:
         eventually(lambda: topic in admin.list_topics(timeout=10).topics, f"{topic} is there")
         return topic
 
+    @contextmanager
+    def consumer(self, topic: str, group: str) -> Iterator[tuple[Any, list[TopicPartition]]]:
+        """Yield a client of the group, and the partitions of the topic."""
+        client = Consumer(self.client(**{"group.id": group}))
+        try:
+            parts = client.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
+            yield client, [TopicPartition(topic, part) for part in parts]
+        finally:
+            client.close()
+
     def committed(self, topic: str, group: str) -> Mapping[int, int]:
         """Return the committed offset of each partition; only partitions that have one."""
-        consumer = Consumer(self.client(**{"group.id": group}))
-        try:
-            parts = consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
-            asked = [TopicPartition(topic, part) for part in parts]
-            found = consumer.committed(asked, timeout=PATIENCE)
-        finally:
-            consumer.close()
+        with self.consumer(topic, group) as (client, parts):
+            found = client.committed(parts, timeout=PATIENCE)
         return {one.partition: one.offset for one in found if one.offset >= 0}
 
     def shares(self, group: str) -> Mapping[str, int]:
@@ -216,15 +186,8 @@ class Broker:
 
     def ends(self, topic: str) -> Mapping[int, int]:
         """Return the offset after the last message of each partition."""
-        consumer = Consumer(self.client(**{"group.id": "ends"}))
-        try:
-            parts = consumer.list_topics(topic, timeout=PATIENCE).topics[topic].partitions
-            return {
-                part: consumer.get_watermark_offsets(TopicPartition(topic, part), PATIENCE)[1]
-                for part in parts
-            }
-        finally:
-            consumer.close()
+        with self.consumer(topic, "ends") as (client, parts):
+            return {p.partition: client.get_watermark_offsets(p, PATIENCE)[1] for p in parts}
 
     def is_consumed(self, topic: str, group: str) -> bool:
         """Return True if the group has committed the end of each partition with messages."""

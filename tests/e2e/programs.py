@@ -1,7 +1,9 @@
 """External programs on loopback: start, wait, query over HTTP, and stop."""
 
+import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -9,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +24,9 @@ import pytest
 PATIENCE = 120.0
 PLACES = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/usr/local/go/bin"
 """Debian's daemons and a Go of one's own are often not in a user's path."""
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rag-eval-otel"
+MAVEN = ("mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs")
 
 T = TypeVar("T")
 
@@ -120,6 +126,38 @@ def checked(command: Sequence[str], environment: Mapping[str, str] | None = None
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def downloaded(folder: Path, command: Sequence[str], sources: Path) -> Path:
+    """Copy ``sources`` to a folder of the cache, and run ``command`` there if none has done it.
+
+    Skip the test if the program is not installed, or finds no packages.
+    """
+    path = program(command[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # who comes second waits, and finds them
+        shutil.copytree(sources, folder, dirs_exist_ok=True)
+        if not (folder / ".installed").exists():
+            run = partial(subprocess.run, capture_output=True, text=True, check=False)
+            try:
+                done = run([path, *command[1:]], cwd=folder, timeout=900)
+            except subprocess.TimeoutExpired:
+                pytest.skip(f"{command[0]} has not downloaded the packages in 15 minutes")
+            if done.returncode != 0:
+                pytest.skip(f"{command[0]}: {done.stdout[-500:]}{done.stderr[-500:]}")
+            (folder / ".installed").touch()
+    return folder
+
+
+def recent(name: str, wanted: int, option: str = "--version") -> str:
+    """Return the path of a program; skip the test if it is older than the version ``wanted``."""
+    path = program(name)
+    shown = subprocess.run([path, option], capture_output=True, text=True, check=False).stdout
+    number = re.search(r"\d+", shown)
+    if number is None or int(number[0]) < wanted:
+        pytest.skip(f"the packages need {name} {wanted} or newer, and this is {shown.strip()!r}")
+    return path
 
 
 class Prometheus:

@@ -48,15 +48,10 @@ def _completions(body: dict[str, Any], says: str) -> Any:
 
 
 def _embeddings(body: dict[str, Any], _: str) -> dict[str, Any]:
-    texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
-    return {
-        "object": "list",
-        "model": body["model"],
-        "data": [
-            {"object": "embedding", "index": i, "embedding": VECTOR} for i in range(len(texts))
-        ],
-        "usage": {"prompt_tokens": USED_IN, "total_tokens": USED_IN},
-    }
+    count = 1 if isinstance(body["input"], str) else len(body["input"])
+    data = [{"object": "embedding", "index": i, "embedding": VECTOR} for i in range(count)]
+    usage = {"prompt_tokens": USED_IN, "total_tokens": USED_IN}
+    return {"object": "list", "model": body["model"], "data": data, "usage": usage}
 
 
 def _messages(body: dict[str, Any], says: str) -> dict[str, Any]:
@@ -89,28 +84,18 @@ def _ollama_embed(body: dict[str, Any], _: str) -> dict[str, Any]:
 
 
 def _converse(_: dict[str, Any], says: str) -> dict[str, Any]:
-    return {
-        "output": {"message": {"role": "assistant", "content": [{"text": says}]}},
-        "stopReason": "end_turn",
-        "usage": {
-            "inputTokens": USED_IN,
-            "outputTokens": USED_OUT,
-            "totalTokens": USED_IN + USED_OUT,
-        },
-        "metrics": {"latencyMs": 1},
-    }
+    message = {"role": "assistant", "content": [{"text": says}]}
+    usage = {"inputTokens": USED_IN, "outputTokens": USED_OUT, "totalTokens": USED_IN + USED_OUT}
+    end = {"stopReason": "end_turn", "metrics": {"latencyMs": 1}}
+    return {"output": {"message": message}, "usage": usage, **end}
 
 
 def _generate_content(_: dict[str, Any], says: str) -> dict[str, Any]:
+    content = {"role": "model", "parts": [{"text": says}]}
+    counts = {"prompt": USED_IN, "candidates": USED_OUT, "total": USED_IN + USED_OUT}
     return {
-        "candidates": [
-            {"content": {"role": "model", "parts": [{"text": says}]}, "finishReason": "STOP"}
-        ],
-        "usageMetadata": {
-            "promptTokenCount": USED_IN,
-            "candidatesTokenCount": USED_OUT,
-            "totalTokenCount": USED_IN + USED_OUT,
-        },
+        "candidates": [{"content": content, "finishReason": "STOP"}],
+        "usageMetadata": {f"{name}TokenCount": count for name, count in counts.items()},
         "modelVersion": "m",
     }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.programs import PATIENCE, eventually
+from processes import environment
 
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
@@ -60,7 +61,7 @@ class Serve:
 def serving(endpoint: str, *options: str, **variables: str) -> Iterator[Serve]:
     """Run a worker that sends to ``endpoint`` during the block."""
     command = [sys.executable, "-m", "rag_eval_otel", "serve", "--http-port=0", "--grpc-port=0"]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV", "OTEL"))}
+    kept = {k: v for k, v in environment().items() if not k.startswith("COV")}
     process = subprocess.Popen(
         [*command, f"--endpoint={endpoint}", *options],
         env={**kept, "RAG_EVAL_JUDGE": "lexical", "RAG_EVAL_DRIFT": "off", **variables},

@@ -11,36 +11,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from typing import Any
 
 NOX = [sys.executable, "-m", "nox"]
 AT_ONCE = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The exit status and the output of a session that took so many ``seconds``."""
-
-    session: str
-    status: int
-    output: str
-    seconds: float
-
-    @property
-    def line(self) -> str:
-        is_skipped = f"Session {self.session} skipped" in self.output
-        result = "failed" if self.status else "skipped" if is_skipped else "success"
-        return f"nox > * {self.session}: {result}, took {self.seconds:.0f} seconds"
-
-
-def sessions() -> list[str]:
-    listed = subprocess.run([*NOX, "--list", "--json"], check=True, capture_output=True, text=True)
-    found: list[dict[str, Any]] = json.loads(listed.stdout)
-    return [one["session"] for one in found]
-
-
-def run(session: str, arguments: list[str]) -> Outcome:
+def run(session: str, arguments: list[str]) -> tuple[int, str, str]:
+    """Run a session; return its exit status, its output and a line about it."""
     began = time.monotonic()
     done = subprocess.run(
         [*NOX, "--session", session, "--", *arguments],
@@ -50,22 +27,26 @@ def run(session: str, arguments: list[str]) -> Outcome:
         text=True,
         errors="replace",
     )
-    seconds = time.monotonic() - began
-    return Outcome(session=session, status=done.returncode, output=done.stdout, seconds=seconds)
+    is_skipped = f"Session {session} skipped" in done.stdout
+    result = "failed" if done.returncode else "skipped" if is_skipped else "success"
+    line = f"nox > * {session}: {result}, took {time.monotonic() - began:.0f} seconds"
+    return done.returncode, done.stdout, line
 
 
 def main(arguments: list[str]) -> int:
     """Run all sessions, print what each prints, and then a list of all."""
-    lines, status = [], 0
+    listed = subprocess.run([*NOX, "--list", "--json"], check=True, capture_output=True, text=True)
+    names = [str(one["session"]) for one in json.loads(listed.stdout)]
+    lines, statuses = [], set[int]()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for future in as_completed([pool.submit(run, name, arguments) for name in sessions()]):
-            outcome = future.result()
-            sys.stdout.write(outcome.output)
+        for future in as_completed([pool.submit(run, name, arguments) for name in names]):
+            status, output, line = future.result()
+            sys.stdout.write(output)
             sys.stdout.flush()
-            lines.append(outcome.line)
-            status = status or outcome.status
+            lines.append(line)
+            statuses.add(status)
     sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if status else 0
+    return 1 if any(statuses) else 0
 
 
 if __name__ == "__main__":

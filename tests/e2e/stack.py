@@ -1,6 +1,7 @@
 """The folder ``collector/`` run on loopback, unchanged except for addresses."""
 
 import os
+import runpy
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,22 @@ COLLECTOR = Path(__file__).parents[2] / "collector"
 GATEWAY = ("gateway.yaml", "content.yaml", "scores.yaml")
 QUICK = Target(interval="1s")
 """The rules as shipped, run every second."""
+
+QUERIES = tuple(dict.fromkeys(runpy.run_path(str(COLLECTOR / "grafana" / "pages.py"))["queries"]()))
+
+
+def shown(query: str, *, interval: str) -> str:
+    """Return a query of a dashboard as Grafana sends it for one metric, all services."""
+    variables = {
+        '="$metric"': '="faithfulness"',
+        "$metric": ".+",
+        "$service": ".+",
+        "$__rate_interval": interval,
+        "$__range": "15m",
+    }
+    for variable, value in variables.items():
+        query = query.replace(variable, value)
+    return query
 
 
 @cache

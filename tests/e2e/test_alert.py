@@ -6,14 +6,11 @@ Prometheus and Alertmanager to a webhook. All programs are real and run our conf
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from e2e.fickle import BAD, Fickle, Signals, fickle
 from e2e.programs import PATIENCE, Prometheus, eventually
@@ -24,6 +21,7 @@ from rag_eval_otel.drift import DriftOptions
 from rag_eval_otel.tools.rules import Target
 
 SERVICE, METRIC, ALERT = "shop", "faithfulness", "RagAnswersGoBad"
+OURS = {"service_name": SERVICE, "gen_ai_evaluation_name": METRIC}  # labels
 
 
 class Webhook:
@@ -89,10 +87,6 @@ class Watched(Monitoring):
     """An app, and the programs that monitor it."""
 
     app: Fickle
-    times: dict[str, float] = field(default_factory=dict)
-
-    def mark(self, what: str) -> None:
-        self.times[what] = time.monotonic()
 
     def counted(self, at_least: int) -> None:
         expression = (
@@ -113,78 +107,52 @@ def watching(folder: Path, signals: Signals, **options: Any) -> Iterator[Watched
         yield Watched(app=app, **vars(found))
 
 
-@pytest.fixture
-def spans_alone(tmp_path: Path) -> Iterator[Watched]:
-    with watching(tmp_path, "traces") as found:
-        yield found
-
-
-@pytest.fixture
-def with_detector(tmp_path: Path) -> Iterator[Watched]:
-    with watching(tmp_path, "all", drift=DriftOptions(learn=100, every=10_000)) as found:
-        yield found
-
-
-def test_bad_answers_fire_the_page_and_good_answers_resolve_it(
-    spans_alone: Watched, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_answers_fire_the_page_and_good_answers_resolve_it(tmp_path: Path) -> None:
     """The alert names metric, service, change and traces; good answers resolve it."""
-    watched = spans_alone
-    watched.app.ask(5)  # the first sample of a series gives no increase
-    watched.counted(5)
-    watched.app.ask(40)
-    watched.counted(45)
-    assert not watched.prometheus.alerts(ALERT)
+    with watching(tmp_path, "traces") as watched:
+        watched.app.ask(5)  # the first sample of a series gives no increase
+        watched.counted(5)
+        watched.app.ask(40)
+        watched.counted(45)
+        assert not watched.prometheus.alerts(ALERT)
 
-    watched.mark("answers go bad")
-    watched.app.ask(30, BAD)
-    watched.mark("30 bad answers exported")
-    (alert,) = eventually(
-        lambda: [a for a in watched.prometheus.alerts(ALERT) if _is_ours(a)], "the alert fires"
-    )
-    watched.mark("the alert fires")
-    path, told = watched.webhook.alert(
-        "firing", alertname=ALERT, service_name=SERVICE, gen_ai_evaluation_name=METRIC
-    )
-    watched.mark("the webhook is told")
-    assert path == "/page"
-    assert alert["labels"]["severity"] == "page"
-    summary = told["annotations"]["summary"]
-    assert summary == f"{METRIC} of {SERVICE}: more than 10% of the answers are bad"
-    assert "% in the last 30 minutes" in told["annotations"]["description"]
-    assert f"service={SERVICE}&tags=%7B%22rag.evaluation.{METRIC}" in told["annotations"]["traces"]
+        watched.app.ask(30, BAD)
+        (alert,) = eventually(
+            lambda: [
+                one
+                for one in watched.prometheus.alerts(ALERT)
+                if OURS.items() <= one["labels"].items()
+            ],
+            "the alert fires",
+        )
+        path, told = watched.webhook.alert("firing", alertname=ALERT, **OURS)
+        assert path == "/page"
+        assert alert["labels"]["severity"] == "page"
+        summary = told["annotations"]["summary"]
+        assert summary == f"{METRIC} of {SERVICE}: more than 10% of the answers are bad"
+        assert "% in the last 30 minutes" in told["annotations"]["description"]
+        query = f"service={SERVICE}&tags=%7B%22rag.evaluation.{METRIC}"
+        assert query in told["annotations"]["traces"]
 
-    watched.app.ask(120)
-    watched.mark("120 good answers exported")
-    watched.webhook.alert(
-        "resolved", alertname=ALERT, service_name=SERVICE, gen_ai_evaluation_name=METRIC
-    )
-    watched.mark("the webhook is told that it is over")
-    _print(watched, capsys)
+        watched.app.ask(120)
+        watched.webhook.alert("resolved", alertname=ALERT, **OURS)
 
 
-def test_drift_is_an_event_and_a_ticket(
-    with_detector: Watched, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drift_is_an_event_and_a_ticket(tmp_path: Path) -> None:
     """The app's detector is faster than the page; its alarm is both an event and a ticket."""
-    watched, whose = with_detector, {"service_name": SERVICE, "gen_ai_evaluation_name": METRIC}
-    watched.app.ask(130)
-    watched.mark("answers go bad")
-    watched.app.ask(20, BAD)
-    watched.mark("20 bad answers exported")
-    watched.backend.wait_for(lambda store: any(_drifts(store)), PATIENCE)
-    watched.mark("the drift event is in the log store")
-    event = next(_drifts(watched.backend))
-    assert event.attributes["rag.evaluation.drift.direction"] == "down"
-    assert SERVICE in str(event.body)
-    path, told = watched.webhook.alert(
-        "firing", alertname="RagScoreDrift", rag_evaluation_drift_direction="down", **whose
-    )
-    watched.mark("the webhook has the ticket")
-    assert path == "/ticket"
-    summary = told["annotations"]["summary"]
-    assert summary == f"{METRIC} of {SERVICE} has drifted: down, by a change of: unknown"
-    _print(watched, capsys)
+    with watching(tmp_path, "all", drift=DriftOptions(learn=100, every=10_000)) as watched:
+        watched.app.ask(130)
+        watched.app.ask(20, BAD)
+        watched.backend.wait_for(lambda store: any(_drifts(store)), PATIENCE)
+        event = next(_drifts(watched.backend))
+        assert event.attributes["rag.evaluation.drift.direction"] == "down"
+        assert SERVICE in str(event.body)
+        path, told = watched.webhook.alert(
+            "firing", alertname="RagScoreDrift", rag_evaluation_drift_direction="down", **OURS
+        )
+        assert path == "/ticket"
+        summary = told["annotations"]["summary"]
+        assert summary == f"{METRIC} of {SERVICE} has drifted: down, by a change of: unknown"
 
 
 def _drifts(store: OtlpReceiver) -> Iterator[ReceivedLog]:
@@ -192,16 +160,3 @@ def _drifts(store: OtlpReceiver) -> Iterator[ReceivedLog]:
         of = log.attributes.get("gen_ai.evaluation.name")
         if log.event_name == "rag.evaluation.drift" and of == METRIC:
             yield log
-
-
-def _is_ours(alert: Mapping[str, Any]) -> bool:
-    labels = alert["labels"]
-    return bool(labels["gen_ai_evaluation_name"] == METRIC and labels["service_name"] == SERVICE)
-
-
-def _print(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
-    start = watched.times["answers go bad"]
-    with capsys.disabled():
-        print()  # noqa: T201  # prints the delays for the reader
-        for what, when in watched.times.items():
-            print(f"    {when - start:6.1f} s  {what}")  # noqa: T201

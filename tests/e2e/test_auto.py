@@ -1,6 +1,5 @@
 """An unchanged app, started by ``opentelemetry-instrument``."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,13 +11,13 @@ import pytest
 
 from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver, ReceivedSpan
+from processes import environment
 from support import good_parts
 
 APP = """
 from apps.parts import rag
 print(rag().invoke("When was Borealis Kites founded?"))
 """
-TESTS = Path(__file__).parents[1]
 COMMAND = shutil.which("opentelemetry-instrument", path=str(Path(sys.executable).parent))
 
 pytestmark = [
@@ -30,16 +29,10 @@ pytestmark = [
 ]
 
 
-def run_instrumented(script: Path, **environment: str) -> str:
-    return ended(script, **environment).stdout
-
-
-def ended(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+def ended(script: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [str(COMMAND), sys.executable, str(script)],
-        env={**kept, "PYTHONPATH": paths, **environment},
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=240,  # two Python processes with all imports, on a busy machine
@@ -72,9 +65,9 @@ def judged_by(server: ScriptedOpenAI) -> dict[str, str]:
     }
 
 
-def turn_of(receiver: OtlpReceiver) -> ReceivedSpan:
+def turn_of(backend: OtlpReceiver) -> ReceivedSpan:
     """Return the only span that stands for a turn."""
-    spans = receiver.spans()
+    spans = backend.spans()
     (turn,) = [span for span in spans if "rag.evaluation.status" in span.attributes]
     assert len({span.span_id for span in spans}) == len(spans)
     return turn
@@ -87,12 +80,6 @@ def judge() -> Iterator[ScriptedOpenAI]:
 
 
 @pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as started:
-        yield started
-
-
-@pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "app.py"
     path.write_text(APP)
@@ -101,14 +88,14 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_app_is_scored_without_code_changes(
-    script: Path, receiver: OtlpReceiver, judge: ScriptedOpenAI, protocol: str
+    script: Path, backend: OtlpReceiver, judge: ScriptedOpenAI, protocol: str
 ) -> None:
     """With endpoint and judge from the environment, the turn arrives scored once."""
     over_http = protocol.startswith("http")
-    endpoint = receiver.http_endpoint if over_http else receiver.grpc_endpoint
-    said = run_instrumented(script, **exporting(endpoint, protocol), **judged_by(judge))
-    assert said == "It was founded in 1987. [History; Founder]\n"
-    turn = turn_of(receiver)
+    endpoint = backend.http_endpoint if over_http else backend.grpc_endpoint
+    done = ended(script, **exporting(endpoint, protocol), **judged_by(judge))
+    assert done.stdout == "It was founded in 1987. [History; Founder]\n"
+    turn = turn_of(backend)
     assert turn.attributes["rag.evaluation.status"] == "scored"
     assert turn.attributes["rag.evaluation.faithfulness.score"] == 1.0
     assert turn.attributes["rag.evaluation.judge"] == "judge-model-2026-01-01"
@@ -116,30 +103,40 @@ def test_app_is_scored_without_code_changes(
 
 
 def test_events_and_metrics_of_scores_at_exit_arrive(
-    script: Path, receiver: OtlpReceiver, judge: ScriptedOpenAI
+    script: Path, backend: OtlpReceiver, judge: ScriptedOpenAI
 ) -> None:
     """Scores that arrive at exit are also events and metrics, not only on the span."""
-    run_instrumented(script, **exporting(receiver.http_endpoint), **judged_by(judge))
-    turn = turn_of(receiver)
-    events = [log for log in receiver.logs() if log.event_name == "gen_ai.evaluation.result"]
+    ended(script, **exporting(backend.http_endpoint), **judged_by(judge))
+    turn = turn_of(backend)
+    events = [log for log in backend.logs() if log.event_name == "gen_ai.evaluation.result"]
     assert [event.span_id for event in events] == [turn.span_id] * 4
-    assert "rag.evaluation.score" in {metric.name for metric in receiver.metrics()}
+    assert "rag.evaluation.score" in {metric.name for metric in backend.metrics()}
 
 
-def test_defaults_need_no_key(script: Path, receiver: OtlpReceiver) -> None:
+def test_defaults_need_no_key(script: Path, backend: OtlpReceiver) -> None:
     """With only an endpoint in the environment the offline judge scores the turn."""
-    run_instrumented(script, **exporting(receiver.http_endpoint))
-    assert turn_of(receiver).attributes["rag.evaluation.judge"] == "lexical"
+    ended(script, **exporting(backend.http_endpoint))
+    assert turn_of(backend).attributes["rag.evaluation.judge"] == "lexical"
 
 
-def test_sdk_disabled(script: Path, receiver: OtlpReceiver) -> None:
+def test_sdk_disabled(script: Path, backend: OtlpReceiver) -> None:
     """With ``OTEL_SDK_DISABLED`` the app runs without tracing and scores."""
-    said = run_instrumented(script, **exporting(receiver.http_endpoint), OTEL_SDK_DISABLED="true")
-    assert said.startswith("It was founded")
-    assert receiver.spans() == receiver.logs() == []
+    done = ended(script, **exporting(backend.http_endpoint), OTEL_SDK_DISABLED="true")
+    assert done.stdout.startswith("It was founded")
+    assert backend.spans() == backend.logs() == []
 
 
-def test_it_reports_on_itself(script: Path, receiver: OtlpReceiver) -> None:
+def test_it_reports_on_itself(script: Path, backend: OtlpReceiver) -> None:
     """An app under ``opentelemetry-instrument`` reports its turn when it ends."""
-    done = ended(script, **exporting(receiver.http_endpoint), RAG_EVAL_DOCTOR="1")
+    done = ended(script, **exporting(backend.http_endpoint), RAG_EVAL_DOCTOR="1")
     assert "turns     scored 1" in done.stderr
+
+
+def test_langchain_is_traced_once_beside_openinference(script: Path, backend: OtlpReceiver) -> None:
+    """OpenInference's spans arrive with the scores, and no span of ours repeats them."""
+    pytest.importorskip("openinference.instrumentation.langchain")
+    ended(script, **exporting(backend.http_endpoint))
+    assert turn_of(backend).attributes["rag.evaluation.status"] == "scored"
+    spans = backend.spans()
+    assert {span.scope for span in spans} == {"openinference.instrumentation.langchain"}
+    assert len([span for span in spans if span.parent_span_id is None]) == 1

@@ -1,9 +1,9 @@
 """The collector from our manifest handles turns as its configurations define."""
 
 import re
-import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,11 +190,8 @@ def test_all_spans_of_concurrent_requests_are_counted(seen: Seen) -> None:
             tracer.start_span("turn", attributes={"rag.evaluation.mrr.score": 1.0}).end()
         provider.shutdown()
 
-    crowd = [threading.Thread(target=send, args=(number,)) for number in range(threads)]
-    for one in crowd:
-        one.start()
-    for one in crowd:
-        one.join()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(send, range(threads)))
 
     def counted() -> int:
         return counts(seen.gateway.spans, "rag_evaluation_span_score").get("mrr", 0)

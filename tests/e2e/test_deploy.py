@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 pytest.importorskip("confluent_kafka")
-from e2e.kafka_broker import CACHE, Broker, jars
-from e2e.programs import PLACES, checked, program
+from e2e.kafka_broker import Broker, jars
+from e2e.programs import CACHE, PLACES, checked, program
 from e2e.stack import loaded
 from rag_eval_otel.config import Config
 from rag_eval_otel.worker.command import add_options
@@ -38,7 +38,7 @@ SCALED = ("autoscaling.enabled=true", "secret=keys", r"kafka.options.security\.p
 @cache
 def helm() -> str:
     """Return the path of Helm, which is built from its Go module if it is not installed."""
-    binary = CACHE.parent / HELM.rpartition("@")[2] / "helm"
+    binary = CACHE / HELM.rpartition("@")[2] / "helm"
     if not binary.exists():
         try:
             return program("helm")

@@ -1,10 +1,6 @@
 """Scoring under gevent, where threads are greenlets and a blocking call blocks them all."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -12,6 +8,7 @@ import pytest
 
 from openai_server import ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
+from processes import ran
 from support import good_parts
 
 pytest.importorskip("gevent")
@@ -43,8 +40,8 @@ print(len(forks))
 def test_scores_arrive_and_other_greenlets_run() -> None:
     """The app's greenlet runs during the judge's request; the judge waits for it.
 
-    Nothing is printed to stderr. The client of the judge must not fork, because a forked child
-    would run the greenlets of this process for a while and print their errors.
+    The client of the judge must not fork: a forked child would run the greenlets of this process
+    for a while, and print their errors.
     """
     judge_asked, app_went_on = Event(), Event()
 
@@ -58,7 +55,8 @@ def test_scores_arrive_and_other_greenlets_run() -> None:
         return good_parts(body)
 
     with OtlpReceiver() as receiver, ScriptedOpenAI(reply, lambda _: [1.0, 0.0]) as server:
-        said = run(
+        done = ran(
+            SCRIPT,
             OTEL_EXPORTER_OTLP_ENDPOINT=receiver.http_endpoint,
             OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
             RAG_EVAL_JUDGE="openai/judge",
@@ -66,23 +64,8 @@ def test_scores_arrive_and_other_greenlets_run() -> None:
             OPENAI_API_KEY="judge",
             RAG_EVAL_HOLD_SECONDS="60",  # time to import the judge's client
         )
-        assert said == "200\nTrue\n0\n"
+        assert done.stdout == "200\nTrue\n0\n", done.stderr
+        assert "Traceback" not in done.stderr
         spans = receiver.spans()
     statuses = [span.attributes.get("rag.evaluation.status") for span in spans]
     assert sorted(statuses, key=str) == [None, None, "scored"]
-
-
-def run(**environment: str) -> str:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env={**kept, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout

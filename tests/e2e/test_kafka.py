@@ -44,12 +44,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield found
 
 
-@pytest.fixture
-def backend() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
-
-
 def produce(broker: Broker, topic: str, messages: Iterable[bytes], *, pause: float = 0.0) -> None:
     producer = Producer(broker.client())
     for number, message in enumerate(messages):

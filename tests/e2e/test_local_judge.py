@@ -25,11 +25,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the libraries
 NLI = ("contradiction", "entailment", "neutral")
 TEXT = "albert einstein was born march 14 , 1879 . at ulm in he the a when ? why one two"
 WORDS = TEXT.split()
+SPECIAL = ("PAD", "UNK", "CLS", "SEP", "MASK")
 POSITIONS = 32
+CLASSIFIER = "BertForSequenceClassification"
 
 
-def save_model(folder: Path, labels: Sequence[str], *, kind: str = "classifier") -> Path:
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+def save_model(folder: Path, labels: Sequence[str], *, kind: str = CLASSIFIER) -> Path:
+    special = [f"[{name}]" for name in SPECIAL]
     vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.Lowercase()
@@ -42,11 +44,7 @@ def save_model(folder: Path, labels: Sequence[str], *, kind: str = "classifier")
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=POSITIONS,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
+        **{f"{name.lower()}_token": f"[{name}]" for name in SPECIAL},
     ).save_pretrained(folder)
     torch.manual_seed(7)
     config = transformers.BertConfig(
@@ -60,11 +58,7 @@ def save_model(folder: Path, labels: Sequence[str], *, kind: str = "classifier")
         label2id={name: i for i, name in enumerate(labels)},
         initializer_range=1.0,
     )
-    make = {
-        "classifier": transformers.BertForSequenceClassification,
-        "encoder": transformers.BertModel,
-    }[kind]
-    make(config).save_pretrained(folder)
+    getattr(transformers, kind)(config).save_pretrained(folder)
     return folder
 
 
@@ -138,7 +132,7 @@ def test_a_sample_is_scored(name: str, request: pytest.FixtureRequest) -> None:
 def test_unsuitable_models_are_errors(tmp_path: Path, nli: Path) -> None:
     """A missing model, one without a classifier, unknown labels and a bad device are errors."""
     odd = save_model(tmp_path / "odd", [f"LABEL_{i}" for i in range(5)])
-    plain = save_model(tmp_path / "plain", NLI, kind="encoder")
+    plain = save_model(tmp_path / "plain", NLI, kind="BertModel")
     (tmp_path / "empty").mkdir()
     for name, told in (
         (f"local/{tmp_path}/nowhere", "no such folder"),

@@ -4,7 +4,6 @@ Two minutes by default. `make look` runs ten: it sets the variable ``LOOK_MINUTE
 """
 
 import os
-import runpy
 import subprocess
 import sys
 import time
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.stack import COLLECTOR
+from e2e.stack import COLLECTOR, QUERIES, shown
 from e2e.test_alert import Monitoring, monitoring
+from processes import environment
 from rag_eval_otel.tools.rules import Target
 
 MINUTES = float(os.environ.get("LOOK_MINUTES", "2"))
@@ -24,7 +24,6 @@ RATE = max(2.0, 16.0 / MINUTES)
 RULES = Target(
     time_scale=60, label_metrics=("context_relevance", "faithfulness", "response_groundedness")
 )
-QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "pages.py"))["queries"]())
 ROOT = Path(__file__).parents[2]
 
 
@@ -35,15 +34,10 @@ class Stack(Monitoring):
     since: float
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        kept = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+        protocol = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
         return subprocess.run(
             [sys.executable, *command],
-            env={
-                **kept,
-                "PYTHONPATH": str(ROOT),
-                "OTEL_EXPORTER_OTLP_ENDPOINT": self.gateway.http,
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            },
+            env=environment(OTEL_EXPORTER_OTLP_ENDPOINT=self.gateway.http, **protocol),
             capture_output=True,
             text=True,
             timeout=60 * MINUTES + 600,
@@ -51,24 +45,8 @@ class Stack(Monitoring):
         )
 
     def empty(self) -> list[str]:
-        return [
-            query
-            for query in dict.fromkeys(QUERIES)
-            if not self.prometheus.has_data(_shown(query), since=self.since)
-        ]
-
-
-def _shown(expression: str) -> str:
-    """Return ``expression`` as Grafana sends it for one metric, all services."""
-    for variable, value in (
-        ('="$metric"', '="faithfulness"'),
-        ("$metric", ".+"),
-        ("$service", ".+"),
-        ("$__rate_interval", "1m"),
-        ("$__range", "15m"),
-    ):
-        expression = expression.replace(variable, value)
-    return expression
+        has_data, since = self.prometheus.has_data, self.since
+        return [q for q in QUERIES if not has_data(shown(q, interval="1m"), since=since)]
 
 
 @pytest.fixture
@@ -86,7 +64,7 @@ def test_traffic_fills_the_panels_and_two_alerts_fire_and_resolve(
     done = stack.run(traffic, "--minutes", f"{MINUTES:g}", "--rate", f"{RATE:g}")
     assert done.returncode == 0, done.stdout + done.stderr
     told = stack.empty()
-    _print(capsys, done.stdout, f"{len(told)} of {len(set(QUERIES))} queries without data", *told)
+    _print(capsys, done.stdout, f"{len(told)} of {len(QUERIES)} queries without data", *told)
     bad = {"alertname": "RagAnswersGoBad", "gen_ai_evaluation_name": "faithfulness"}
     for labels in (bad, {"alertname": "RagBreakerOpen"}):
         for status in ("firing", "resolved"):

@@ -6,12 +6,10 @@ cache folder.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from e2e.programs import PATIENCE, program
+from e2e.programs import CACHE, MAVEN, PATIENCE, downloaded, recent
 from e2e.serve import serving
 from openai_server import HttpReply, ScriptedOpenAI, chat_reply
 from otlp_receiver import OtlpReceiver
@@ -32,7 +30,6 @@ from rag_eval_otel.types import Sample
 
 pytestmark = pytest.mark.timeout(1200)  # with the downloads
 FOLDER = Path(__file__).parent / "other_languages"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rag-eval-otel"
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid"}
 TRUTH = {
     f"What is the capital of {country}?": (
@@ -42,7 +39,6 @@ TRUTH = {
     for country, city in CAPITALS.items()
 }
 NPM = ("npm", "install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund")
-MAVEN = ("mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs")
 JSON = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}
 AGENT = {  # the agent records texts in log records, if at all; a source file makes java a "tool"
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true",
@@ -89,44 +85,11 @@ def embed(text: str) -> Sequence[float]:
     return [float(word in text) for word in (*CAPITALS, "capital")]
 
 
-def recent(name: str, wanted: int) -> str:
-    """Return the path of a program; skip the test if it is older than the version ``wanted``."""
-    path = program(name)
-    shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    number = re.search(r"\d+", shown)
-    if number is None or int(number[0]) < wanted:
-        pytest.skip(f"the packages need {name} {wanted} or newer, and this is {shown.strip()!r}")
-    return path
-
-
 def installed(name: str) -> Path:
     """Return a folder with the applications in the folder ``name`` and their packages."""
-    source, command = FOLDER / name, NPM if name == "typescript" else MAVEN
-    path = program(command[0])
-    manifest = next(
-        source / each for each in ("package.json", "pom.xml") if (source / each).exists()
-    )
-    folder = CACHE / f"{name}-{hashlib.sha256(manifest.read_bytes()).hexdigest()[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.copytree(source, folder, dirs_exist_ok=True)
-        if not (folder / ".installed").exists():
-            try:
-                done = subprocess.run(
-                    [path, *command[1:]],
-                    cwd=folder,
-                    capture_output=True,
-                    text=True,
-                    timeout=900,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                pytest.skip(f"{command[0]} has not downloaded the packages in 15 minutes")
-            if done.returncode != 0:
-                pytest.skip(f"{command[0]}: {done.stdout[-500:]}{done.stderr[-500:]}")
-            (folder / ".installed").touch()
-    return folder
+    command, manifest = (NPM, "package.json") if name == "typescript" else (MAVEN, "pom.xml")
+    version = hashlib.sha256((FOLDER / name / manifest).read_bytes()).hexdigest()[:12]
+    return downloaded(CACHE / f"{name}-{version}", command, FOLDER / name)
 
 
 def command_of(way: Way) -> tuple[Path, list[str]]:

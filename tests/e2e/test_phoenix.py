@@ -1,16 +1,22 @@
-"""Phoenix as the tracing backend: scores can be read back, filtered and seen."""
+"""Phoenix as the tracing backend: scores can be read back, filtered, seen and collected."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.phoenix_server import MARKS, PATIENCE, Phoenix, served
 from e2e.programs import eventually
+from rag_eval_otel.tools.cli import main
 
-SERVICE, WITH_TEXTS, TURNS = "shop", "handbook", 3
+SERVICE, WITH_TEXTS, COLLECTED = "shop", "handbook", "collected"
+TURNS, MANY, BAD_TURNS = 3, 200, 20
 METRICS = ("faithfulness", "answer_relevancy", "context_relevance", "response_groundedness")
 SPANS = 3 * TURNS  # turn, retrieval and chat
 LOW = "attributes['rag']['evaluation']['faithfulness']['score'] <= 0.5"
@@ -83,3 +89,38 @@ def test_spans_have_a_kind_input_and_output(content: list[dict[str, Any]]) -> No
         assert span["span_kind"] == "RETRIEVER" or span["attributes"]["output.value"] in {GOOD, BAD}
     searches = [span["attributes"] for span in content if span["span_kind"] == "RETRIEVER"]
     assert all("Borealis" in str(one["retrieval.documents.0.document.content"]) for one in searches)
+
+
+def test_200_turns_are_200_samples(
+    phoenix: Phoenix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With question, contexts and answer; by label, too; `evaluate` takes them as they are."""
+    monkeypatch.setenv("PHOENIX_ENDPOINT", phoenix.http)
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"openinference.project.name={COLLECTED}")
+    kept = InMemorySpanExporter()
+    exporters = [OTLPSpanExporter(endpoint=phoenix.grpc, insecure=True), kept]
+    options: dict[str, Any] = {"traces": exporters, "export_content": "all"}
+    with fickle(phoenix, COLLECTED, signals="traces", **options) as app:
+        app.run(MANY - BAD_TURNS, GOOD)
+        app.run(BAD_TURNS, BAD)
+        assert app.handle.flush(PATIENCE)
+        assert app.providers.tracer_provider.force_flush()
+        sent = len(kept.get_finished_spans())
+    eventually(
+        lambda: len(phoenix.spans(COLLECTED)) == sent,
+        f"{sent} spans in Phoenix, which stores them in the background",
+        PATIENCE,
+    )
+    turns = phoenix.turns(COLLECTED)
+    assert len(turns) == MANY
+    samples, failed = tmp_path / "samples.jsonl", tmp_path / "failed.jsonl"
+    assert main(["collect", f"phoenix:{COLLECTED}", "-o", str(samples)]) == 0
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert {row["span_id"] for row in rows} == set(turns)
+    assert len(rows) == MANY
+    assert all(row["question"] and row["contexts"] for row in rows)
+    assert [row["answer"] for row in rows].count(BAD) == BAD_TURNS
+    assert main(["collect", f"phoenix:{COLLECTED}", "-o", str(failed), "--failed"]) == 0
+    labels = [turn["attributes"]["rag.evaluation.label"] for turn in turns.values()]
+    assert len(failed.read_text().splitlines()) == labels.count("fail") > 0
+    assert main(["evaluate", str(samples), "--judge", "lexical", "--embedder", "hashing"]) == 0

@@ -1,7 +1,6 @@
 """Rules and dashboards on a real Prometheus with data from a real app."""
 
 import json
-import runpy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,16 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
-from e2e.stack import COLLECTOR, GATEWAY, Collector, collector, loaded, prometheus
+from e2e.stack import (
+    COLLECTOR,
+    GATEWAY,
+    QUERIES,
+    Collector,
+    collector,
+    loaded,
+    prometheus,
+    shown,
+)
 from endpoints import Desk
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.runtime.providers import Providers
@@ -30,7 +38,6 @@ TARGETS = (
     Target(slo=0.95, tau=0.95, interval="30s"),
     Target(slo=0.9999, traces="https://traces.example/{service}?q={metric}"),
 )
-QUERIES = tuple(runpy.run_path(str(COLLECTOR / "grafana" / "pages.py"))["queries"]())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +102,8 @@ def test_every_rule_can_be_run(seen: Seen) -> None:
 @pytest.mark.parametrize("expression", QUERIES, ids=range(len(QUERIES)))
 def test_no_panel_is_empty(seen: Seen, expression: str) -> None:
     """Each query of the dashboards returns data."""
-    for variable, value in (
-        ('="$metric"', '="faithfulness"'),
-        ("$metric", ".+"),
-        ("$service", ".+"),
-        ("$__rate_interval", "5m"),
-    ):
-        expression = expression.replace(variable, value)
-    eventually(lambda: seen.prometheus.query(expression), expression)
+    asked = shown(expression, interval="5m")
+    eventually(lambda: seen.prometheus.query(asked), asked)
 
 
 def test_exemplars_lead_to_kept_traces(seen: Seen) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from e2e.images import browse
+from e2e.images import browse, render
 from e2e.programs import responding
 from rag_eval_otel.tools.cli import main
 from score_files import falling, jsonl, page_of, row
@@ -189,3 +189,11 @@ def test_folded_tables_are_printed(page: Path, tmp_path: Path) -> None:
         browse((tmp_path / f"{name}.html").as_uri(), tmp_path, f"--print-to-pdf={printed}")
         sheets[name] = len(re.findall(rb"/Type\s*/Page\b", printed.read_bytes()))
     assert sheets["whole"] > sheets["bare"] + 2
+
+
+def test_the_pictures_of_the_readme_are_rendered(tmp_path: Path) -> None:
+    """Each picture of ``docs/images`` is rendered anew, and is of the size of the kept one."""
+    kept = Path(__file__).parents[2] / "docs" / "images"
+    for picture in render(tmp_path):
+        assert picture.read_bytes()[:4] == b"\x89PNG"
+        assert picture.read_bytes()[16:24] == (kept / picture.name).read_bytes()[16:24]

@@ -1,7 +1,6 @@
 """The collector before the worker: whole traces as messages of Kafka, retries, TLS and a token."""
 
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -23,12 +22,6 @@ from wires import content, span, turn
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "worker.md").read_text("utf-8")
 TYPE = {"content-type": "application/x-protobuf"}
-
-
-@pytest.fixture
-def backend() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
 
 
 def send(to: Collector, *requests: bytes) -> None:

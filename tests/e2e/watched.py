@@ -12,15 +12,16 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from threading import Condition
+from threading import Condition, current_thread
 from typing import Any
 
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from apps import Truth
-from e2e.started import StartedSpans
+from apps import Truth, company
+from apps.parts import handbook, join
 from live import OnesEmbedder, good_judge
 from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel import Handle, Sample, Score, instrument
@@ -33,6 +34,40 @@ STATUS = "rag.evaluation.status"
 SCORE = "rag.evaluation.faithfulness.score"
 TOLD = "rag.evaluation.told.explanation"
 PATIENCE = 60.0
+
+
+class SpanCount(SpanProcessor):
+    """Keeps the spans that start, by the app or by the judge on our thread, and those that end.
+
+    Behind our processor, those that end are those that it has passed on.
+    """
+
+    def __init__(self) -> None:
+        self.by_app: list[tuple[int, int]] = []
+        self.by_judge: list[str] = []
+        self.passed_on: list[tuple[int, int]] = []
+        self._changed = Condition()
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        context, scope = span.get_span_context(), span.instrumentation_scope
+        is_own = scope is not None and scope.name == "rag_eval_otel"
+        if current_thread().name.startswith("rag-eval-otel") and not is_own:
+            self.by_judge.append(span.name)
+        else:
+            self.by_app.append((context.trace_id, context.span_id))
+
+    def on_end(self, span: ReadableSpan) -> None:
+        assert span.context is not None
+        with self._changed:
+            self.passed_on.append((span.context.trace_id, span.context.span_id))
+            self._changed.notify_all()
+
+    def waiting(self) -> list[tuple[int, int]]:
+        return list((Counter(self.by_app) - Counter(self.passed_on)).elements())
+
+    def wait_for(self, predicate: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(predicate, PATIENCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +83,6 @@ class Told:
         contexts = [passage.text for passage in sample.contexts]
         told = json.dumps([sample.question, contexts, sample.answer], ensure_ascii=False)
         return Score(name=self.name, value=1.0, explanation=told)
-
-
-class PassedOn(SpanProcessor):
-    """A span processor in the exporters' place that records arriving spans."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[int, int]] = []
-        self._changed = Condition()
-
-    def on_end(self, span: ReadableSpan) -> None:
-        assert span.context is not None
-        with self._changed:
-            self.spans.append((span.context.trace_id, span.context.span_id))
-            self._changed.notify_all()
-
-    def wait_for(self, predicate: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(predicate, PATIENCE)
 
 
 class StoppableJudge:
@@ -111,8 +128,7 @@ class Watched:
     providers: Providers
     receiver: OtlpReceiver
     judge: StoppableJudge
-    started: StartedSpans = field(default_factory=StartedSpans)
-    passed_on: PassedOn = field(default_factory=PassedOn)
+    count: SpanCount = field(default_factory=SpanCount)
 
     @property
     def provider(self) -> TracerProvider:
@@ -124,9 +140,6 @@ class Watched:
         self.handle.flush(PATIENCE)
         return Run(spans=self.receiver.spans()[spans:], outcomes=self._outcomes() - outcomes)
 
-    def waiting(self) -> list[tuple[int, int]]:
-        return list((Counter(self.started.by_app) - Counter(self.passed_on.spans)).elements())
-
     def _outcomes(self) -> Counter[tuple[str, str | None]]:
         self.providers.meter_provider.force_flush()
         return Counter(
@@ -136,6 +149,18 @@ class Watched:
                 if p.name == "rag.evaluation.turns"
             }
         )
+
+
+def _truth(question: str) -> Truth:
+    pages = handbook().invoke(question)
+    answer = company.answer(question, join(pages))
+    contexts = tuple(page.page_content for page in pages)
+    return Truth(question=question, contexts=contexts, answer=answer)
+
+
+QUESTIONS = (company.FOUNDED, company.SPARS, company.TOWING, company.SAILMAKER)
+"""Of those no two pages come second, which every vector store would order in its own way."""
+TRUTHS = {question: _truth(question) for question in (*QUESTIONS, company.HANDBOOK)}
 
 
 def truth_on(span: ReceivedSpan) -> Truth:
@@ -178,8 +203,7 @@ def watched() -> Iterator[Watched]:
             raise_errors=True,
         )
         app = Watched(handle=handle, providers=providers, receiver=receiver, judge=judge)
-        for one in (app.started, app.passed_on):
-            providers.tracer_provider.add_span_processor(one)
+        providers.tracer_provider.add_span_processor(app.count)
         try:
             yield app
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 import requests
 
 from otlp_receiver import OtlpReceiver
+from processes import environment
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.worker import command
 from rag_eval_otel.worker.exporter import build_sender
@@ -80,11 +80,10 @@ def end_of(backend: OtlpReceiver, number: int, *, ignored: str = "") -> tuple[in
 
     The signals with names in ``ignored`` are ignored, and sent before.
     """
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL", "PYTEST"))}
     words = ["serve", "--grpc-port=0", "--http-port=0", f"--endpoint={backend.grpc_endpoint}"]
     with subprocess.Popen(
         [sys.executable, "-c", RUN, ignored or "none", *words],
-        env={**kept, "RAG_EVAL_JUDGE": "lexical", "OTEL_METRICS_EXPORTER": "none"},
+        env=environment(RAG_EVAL_JUDGE="lexical", OTEL_METRICS_EXPORTER="none"),
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
@@ -102,26 +101,22 @@ def end_of(backend: OtlpReceiver, number: int, *, ignored: str = "") -> tuple[in
 
 @pytest.mark.parametrize(
     ("number", "ignored"),
-    [
-        (signal.SIGTERM, "SIGHUP"),  # as under nohup
-        (signal.SIGINT, ""),
-        (signal.SIGHUP, ""),
-    ],
+    [(signal.SIGTERM, "SIGHUP"), (signal.SIGINT, ""), (signal.SIGHUP, "")],  # as under nohup
 )
-def test_a_signal_ends_the_worker_after_the_scores(number: int, ignored: str) -> None:
+def test_a_signal_ends_the_worker_after_the_scores(
+    backend: OtlpReceiver, number: int, ignored: str
+) -> None:
     """The turn under way is scored, and the totals are printed."""
-    with OtlpReceiver() as backend:
-        status, log = end_of(backend, number, ignored=ignored)
-        assert status == 0, log
-        assert "spans: 3 sent" in log
-        assert "turns: 1 scored" in log
-        assert len(backend.spans()) == 3
+    status, log = end_of(backend, number, ignored=ignored)
+    assert status == 0, log
+    assert "spans: 3 sent" in log
+    assert "turns: 1 scored" in log
+    assert len(backend.spans()) == 3
 
 
-def test_spans_that_were_lost_are_said_by_the_exit_status() -> None:
+def test_spans_that_were_lost_are_said_by_the_exit_status(backend: OtlpReceiver) -> None:
     """The backend refuses them for good."""
-    with OtlpReceiver() as backend:
-        backend.fail_next(9, status=400)
-        status, log = end_of(backend, signal.SIGTERM)
+    backend.fail_next(9, status=400)
+    status, log = end_of(backend, signal.SIGTERM)
     assert status == 1, log
     assert "3 refused" in log

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -20,22 +19,9 @@ from rag_eval_otel.types import Sample
 from rag_eval_otel.worker.engine import Engine
 from rag_eval_otel.worker.exporter import Exporter
 from rag_eval_otel.worker.wire import located, parsed
-from wires import attributes, content, request, span, turn
+from wires import FakeSender, attributes, content, request, span, turn
 
 STATUS, REASON = "rag.evaluation.status", "rag.evaluation.reason"
-
-
-@dataclass
-class FakeSender:
-    """Keeps what is sent."""
-
-    sent: list[bytes] = field(default_factory=list)
-
-    async def send(self, body: bytes) -> bytes:
-        self.sent.append(body)
-        return b""
-
-    async def close(self) -> None: ...
 
 
 def scored(
@@ -96,27 +82,32 @@ def test_a_trace_without_its_middle_is_partial() -> None:
     assert [values[STATUS] for values in found.values() if STATUS in values] == ["skipped"]
 
 
-def test_a_turn_below_another_service_is_whole() -> None:
-    """Its parent is known to be remote."""
-    spans = turn(1)
-    spans[2].parent_span_id, spans[2].flags = b"upstream", 0x301
-    assert scored(content(*spans))[1] == {"scored": 1}
+def below_another_service(spans: list[Span]) -> list[Span]:
+    spans[2].parent_span_id, spans[2].flags = b"upstream", 0x301  # the parent is remote
+    return spans
 
 
-def test_two_spans_with_one_id_are_not_told_apart() -> None:
-    """They have different names."""
-    spans = turn(1)
+def with_two_of_one_id(spans: list[Span]) -> list[Span]:
     copy = Span()
     copy.CopyFrom(spans[0])
     copy.name = "another"
-    _, turns, _ = scored(content(*spans, copy))
-    assert turns == {"skipped ambiguous": 1}
+    return [*spans, copy]
 
 
-def test_a_span_that_came_twice_is_read_once() -> None:
-    """A sender may repeat a request that had arrived."""
-    spans = turn(1)
-    assert scored(content(*spans, spans[0]))[1] == {"scored": 1}
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        (below_another_service, "scored"),
+        (with_two_of_one_id, "skipped ambiguous"),
+        (lambda spans: [*spans, spans[0]], "scored"),  # a sender may repeat a request
+        (lambda spans: spans[1:], "skipped no_retrieval"),
+    ],
+)
+def test_a_turn_is_counted_by_what_its_trace_shows(
+    change: Callable[[list[Span]], list[Span]], outcome: str
+) -> None:
+    """One that is whole is scored, and any other has its reason."""
+    assert scored(content(*change(turn(1))))[1] == {outcome: 1}
 
 
 def test_a_turn_that_the_application_has_scored_stays_as_it_is() -> None:
@@ -126,12 +117,6 @@ def test_a_turn_that_the_application_has_scored_stays_as_it_is() -> None:
     found, turns, _ = scored(content(*spans))
     assert found["chain"][STATUS] == "timeout"
     assert turns == {}
-
-
-def test_an_answer_without_retrieval_is_counted() -> None:
-    """A model call alone is no RAG turn."""
-    _, turns, _ = scored(content(*turn(1)[1:]))
-    assert turns == {"skipped no_retrieval": 1}
 
 
 def test_spans_that_are_not_of_rag_are_not_counted() -> None:
@@ -151,9 +136,7 @@ def test_a_text_that_was_cut_is_not_scored() -> None:
 
 def test_scores_are_counted_under_the_name_of_their_service() -> None:
     """After 100 names, only those that the operator has named are counted apart."""
-    requests = [
-        bytes(request(*turn(n), service=f"service {n}").SerializeToString()) for n in range(1, 104)
-    ]
+    requests = [content(*turn(n), service=f"service {n}") for n in range(1, 104)]
     _, _, points = scored(*requests, services=("service 103",), metrics=["faithfulness"])
     names = {values["service.name"] for name, values in points if name == "rag.evaluation.score"}
     assert len(names) == 101
@@ -163,10 +146,7 @@ def test_scores_are_counted_under_the_name_of_their_service() -> None:
 
 def test_drift_is_watched_in_each_service() -> None:
     """The scores of one service do not hide those of another."""
-    requests = [
-        bytes(request(*turn(n), service=name).SerializeToString())
-        for n, name in enumerate(["shop", "bank"], start=1)
-    ]
+    requests = [content(*turn(n), service=name) for n, name in enumerate(["shop", "bank"], 1)]
     targets = {"faithfulness": 0.5}
     _, _, points = scored(*requests, drift=DriftOptions(targets=targets), metrics=[*targets])
     streams = {
@@ -191,23 +171,20 @@ def test_a_failure_in_reading_costs_scores_and_no_span(
     assert turns == {}
 
 
-def test_a_turn_does_not_wait_for_places_of_turns_that_are_too_late() -> None:
+async def test_a_turn_does_not_wait_for_places_of_turns_that_are_too_late() -> None:
     """Two judges' calls hang for longer than their turns are held; all others are scored."""
 
     async def metric(sample: Sample) -> float:
         await asyncio.sleep(1.0 if "hang" in sample.question else 0)
         return 1.0
 
-    async def scene() -> Mapping[str, int]:
-        config = Config(judge="lexical", metrics=[metric], concurrency=2, hold_seconds=0.2)
-        engine = Engine(config, Exporter(FakeSender(), Meters()), max_bytes=2**26)
-        questions = ("hang 1?", "hang 2?", *("",) * 8)
-        bodies = [content(*turn(n, question=text)) for n, text in enumerate(questions, start=1)]
-        await asyncio.gather(*(engine.score(body, 3) for body in bodies))
-        await engine.close(1.0)
-        return engine.instruments.tally.stats().released
-
-    assert asyncio.run(scene()) == {"timeout": 2, "scored": 8}
+    config = Config(judge="lexical", metrics=[metric], concurrency=2, hold_seconds=0.2)
+    engine = Engine(config, Exporter(FakeSender(), Meters()), max_bytes=2**26)
+    questions = ("hang 1?", "hang 2?", *("",) * 8)
+    bodies = [content(*turn(n, question=text)) for n, text in enumerate(questions, start=1)]
+    await asyncio.gather(*(engine.score(body, 3) for body in bodies))
+    await engine.close(1.0)
+    assert engine.instruments.tally.stats().released == {"timeout": 2, "scored": 8}
 
 
 def seconds_for(turns: int, rate: float) -> float:
@@ -234,18 +211,13 @@ def test_the_time_for_a_request_grows_with_its_size(rate: float) -> None:
     assert seconds_for(400, rate) < 10 * seconds_for(100, rate)  # 16 times if it were quadratic
 
 
-def test_names_of_scopes_are_limited() -> None:
+async def test_names_of_scopes_are_limited() -> None:
     """They come from outside, and are counted as long as the worker runs."""
-    meters = MeterProvider([])
-
-    async def scene() -> Mapping[str, int]:
-        config = Config(judge="lexical", drift=False)
-        engine = Engine(config, Exporter(FakeSender(), Meters(meters)), max_bytes=2**26)
-        for number in range(1, 110):
-            await engine.score(content(*turn(number), scope=f"scope {number}" * 99), 3)
-        await engine.close(1.0)
-        return engine.instruments.tally.stats().sources
-
-    names = asyncio.run(scene())
+    config = Config(judge="lexical", drift=False)
+    engine = Engine(config, Exporter(FakeSender(), Meters()), max_bytes=2**26)
+    for number in range(1, 110):
+        await engine.score(content(*turn(number), scope=f"scope {number}" * 99), 3)
+    await engine.close(1.0)
+    names = engine.instruments.tally.stats().sources
     assert len(names) == 101
     assert max(map(len, names)) < 300

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -14,8 +15,7 @@ import pytest
 
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.metrics import Meters
-from rag_eval_otel.types import Sample
-from wires import content, span, turn, until
+from wires import FakeSender, content, never, span, turn, until
 
 pytest.importorskip("aiohttp")
 
@@ -33,42 +33,13 @@ class Place(NamedTuple):
     error: object = None
 
 
-@dataclass(frozen=True)
-class Message:
-    """A message of a topic."""
-
-    place: Place
-    body: bytes
-    failure: object = None
-
-    def error(self) -> object:
-        return self.failure
-
-    def partition(self) -> int:
-        return self.place.partition
-
-    def offset(self) -> int:
-        return self.place.offset
-
-    def value(self) -> bytes:
-        return self.body
+def message(offset: int, body: bytes, *, partition: int = 0, error: Any = None) -> Any:
+    values = {"offset": offset, "value": body, "partition": partition, "error": error}
+    return SimpleNamespace(**{name: lambda found=found: found for name, found in values.items()})
 
 
-@dataclass
-class FakeError:
-    """An error of the client."""
-
-    label: str
-    is_fatal: bool = False
-
-    def name(self) -> str:
-        return self.label
-
-    def str(self) -> str:
-        return "an error"
-
-    def fatal(self) -> bool:
-        return self.is_fatal
+def error_of(name: str, *, is_fatal: bool = False) -> Any:
+    return SimpleNamespace(name=lambda: name, str=lambda: "an error", fatal=lambda: is_fatal)
 
 
 class FakeKafkaError(Exception):
@@ -83,7 +54,7 @@ class FakeConsumer:
     """
 
     options: Mapping[str, Any]
-    waiting: deque[Message] = field(default_factory=deque)
+    waiting: deque[Any] = field(default_factory=deque)
     changes: deque[Callable[[], None]] = field(default_factory=deque)
     committed: dict[int, int] = field(default_factory=dict)
     refusals: int = 0
@@ -97,10 +68,10 @@ class FakeConsumer:
         places = [Place(self.topic, number) for number in numbers]
         self.changes.append(lambda: self.callbacks[f"on_{kind}"](self, places))
 
-    def consume(self, count: int, timeout: float) -> list[Message]:
+    def consume(self, count: int, timeout: float) -> list[Any]:
         while self.changes:
             self.changes.popleft()()
-        ready = [each for each in self.waiting if each.place.partition not in self.paused][:count]
+        ready = [each for each in self.waiting if each.partition() not in self.paused][:count]
         for each in ready:
             self.waiting.remove(each)
         if not ready:
@@ -116,7 +87,7 @@ class FakeConsumer:
         self.paused -= {place.partition for place in places}
 
     def commit(self, *, offsets: Sequence[Place], asynchronous: bool) -> None:
-        error = FakeError("REBALANCE_IN_PROGRESS") if self.refusals else None
+        error = error_of("REBALANCE_IN_PROGRESS") if self.refusals else None
         if error is None:
             self.committed.update((place.partition, place.offset) for place in offsets)
         else:
@@ -138,21 +109,6 @@ class FakeConsumer:
 
 
 @dataclass
-class FakeSender:
-    """Answers when ``may_send`` is set."""
-
-    sent: list[bytes] = field(default_factory=list)
-    may_send: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def send(self, body: bytes) -> bytes:
-        await self.may_send.wait()
-        self.sent.append(body)
-        return b""
-
-    async def close(self) -> None: ...
-
-
-@dataclass
 class Reading:
     """A source with its fake client."""
 
@@ -160,43 +116,47 @@ class Reading:
     sender: FakeSender
     consumer: FakeConsumer
 
+    def may_send(self) -> None:
+        assert self.sender.may_send
+        self.sender.may_send.set()
+
+    @property
+    def turns(self) -> Mapping[str, int]:
+        return self.source.engine.instruments.tally.stats().turns
+
     def put(self, *bodies: bytes, partition: int = 0, first: int = 0) -> None:
         for offset, body in enumerate(bodies, start=first):
-            self.consumer.waiting.append(Message(Place("spans", partition, offset), body))
+            self.consumer.waiting.append(message(offset, body, partition=partition))
 
 
-def run(scene: Callable[[Reading], Awaitable[None]], **options: Any) -> Reading:
-    """Run ``scene`` with a source that reads the partitions 0 and 1."""
-
-    async def around() -> Reading:
-        config = Config(**{"judge": "lexical", "drift": False, **options})
-        sender = FakeSender()
-        package = SimpleNamespace(
-            Consumer=FakeConsumer, TopicPartition=Place, KafkaException=FakeKafkaError
-        )
-        source = KafkaSource(
-            Engine(config, Exporter(sender, Meters()), max_bytes=2**26),
-            None,
-            brokers="b:1",
-            topic="spans",
-            group="g",
-            options={"partition.assignment.strategy": "range", "group.id": "other"},
-            package=package,
-        )
-        reading = Reading(source, sender, source._consumer)  # noqa: SLF001
-        reading.consumer.subscribe(["spans"])
-        source.start()
-        await until(lambda: "on_assign" in reading.consumer.callbacks)
-        reading.consumer.change("assign", 0, 1)
-        try:
-            await scene(reading)
-        finally:
-            await source.stop()
-            await source.engine.close(0.5)
-            await source.close()
-        return reading
-
-    return asyncio.run(around())
+@asynccontextmanager
+async def reading_with(**options: Any) -> AsyncIterator[Reading]:
+    """Read the partitions 0 and 1 during the block, and then end the worker."""
+    config = Config(**{"judge": "lexical", "drift": False, **options})
+    sender = FakeSender(may_send=asyncio.Event())
+    package = SimpleNamespace(
+        Consumer=FakeConsumer, TopicPartition=Place, KafkaException=FakeKafkaError
+    )
+    source = KafkaSource(
+        Engine(config, Exporter(sender, Meters()), max_bytes=2**26),
+        None,
+        brokers="b:1",
+        topic="spans",
+        group="g",
+        options={"partition.assignment.strategy": "range", "group.id": "other"},
+        package=package,
+    )
+    reading = Reading(source, sender, source._consumer)  # noqa: SLF001
+    reading.consumer.subscribe(["spans"])
+    source.start()
+    await until(lambda: "on_assign" in reading.consumer.callbacks)
+    reading.consumer.change("assign", 0, 1)
+    try:
+        yield reading
+    finally:
+        await source.stop()
+        await source.engine.close(0.5)
+        await source.close()
 
 
 @pytest.fixture(autouse=True)
@@ -205,44 +165,34 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rag_eval_otel.worker.kafka._HANDOVER", 0.1)
 
 
-def test_the_lowest_offset_that_is_not_finished_is_committed() -> None:
+async def test_the_lowest_offset_that_is_not_finished_is_committed() -> None:
     """What cannot be read is finished at once, but not committed before what came earlier."""
-
-    async def scene(reading: Reading) -> None:
+    async with reading_with() as reading:
         reading.put(content(span(1, 1)), b"\x0a\x05\x12", content(*turn(2)))
         reading.put(content(span(3, 1)), partition=1, first=7)
         await until(lambda: not reading.consumer.waiting)
         await asyncio.sleep(0.1)  # several times the interval of commits
         assert set(reading.consumer.committed.values()) <= {0, 7}
         assert reading.source.is_ready
-        reading.sender.may_send.set()
+        reading.may_send()
         await until(lambda: reading.consumer.committed == {0: 3, 1: 8})
-
-    reading = run(scene)
     assert len(reading.sender.sent) == 3
     assert reading.consumer.is_closed
 
 
-def test_a_commit_that_was_refused_is_made_again() -> None:
+async def test_a_commit_that_was_refused_is_made_again() -> None:
     """The broker refuses commits while the group changes."""
-
-    async def scene(reading: Reading) -> None:
+    async with reading_with() as reading:
         reading.consumer.refusals = 3
-        reading.sender.may_send.set()
+        reading.may_send()
         reading.put(content(span(1, 1)))
         await until(lambda: reading.consumer.committed == {0: 1})
+    assert reading.consumer.refusals == 0
 
-    assert run(scene).consumer.refusals == 0
 
-
-def test_what_is_under_way_at_a_revocation_is_left_to_the_next_owner() -> None:
+async def test_what_is_under_way_at_a_revocation_is_left_to_the_next_owner() -> None:
     """A partition that was paused is read again if it comes back."""
-
-    async def never(sample: Sample) -> float:
-        await asyncio.sleep(60)
-        return 1.0
-
-    async def scene(reading: Reading) -> None:
+    async with reading_with(metrics=[never], concurrency=1) as reading:
         engine = reading.source.engine
         reading.put(*(content(*turn(number)) for number in range(1, 10)))
         await until(lambda: reading.consumer.paused == {0, 1})
@@ -252,44 +202,32 @@ def test_what_is_under_way_at_a_revocation_is_left_to_the_next_owner() -> None:
         reading.consumer.change("assign", 0)
         await until(lambda: not reading.consumer.paused)
         reading.put(content(span(1, 1)), first=20)
-        reading.sender.may_send.set()
+        reading.may_send()
         await until(lambda: reading.consumer.committed == {0: 21})
         reading.consumer.change("lost", 0, 1)
         await until(lambda: not reading.source._partitions)  # noqa: SLF001
-
-    reading = run(scene, metrics=[never], concurrency=1)
     assert len(reading.sender.sent) == 1
 
 
-def test_at_the_end_no_turn_is_sent_without_scores() -> None:
+async def test_at_the_end_no_turn_is_sent_without_scores() -> None:
     """What is not scored in half of the time is left to another worker."""
-
-    async def never(sample: Sample) -> float:
-        await asyncio.sleep(60)
-        return 1.0
-
-    async def scene(reading: Reading) -> None:
-        reading.sender.may_send.set()
+    async with reading_with(metrics=[never], shutdown_seconds=0.2) as reading:
+        reading.may_send()
         reading.put(content(span(1, 1)), content(*turn(2)), content(span(3, 1)))
         await until(lambda: reading.consumer.committed == {0: 1})
-
-    reading = run(scene, metrics=[never], shutdown_seconds=0.2)
     assert reading.consumer.committed == {0: 1}
     assert len(reading.sender.sent) == 2
 
 
-def test_what_is_read_while_the_worker_stops_is_left_to_another() -> None:
+async def test_what_is_read_while_the_worker_stops_is_left_to_another() -> None:
     """Its scores would not be waited for, and without the exporter it would be lost."""
-
-    async def scene(reading: Reading) -> None:
-        reading.sender.may_send.set()
+    async with reading_with() as reading:
+        reading.may_send()
         reading.put(content(span(1, 1)))
         await until(lambda: reading.consumer.committed == {0: 1})
         await reading.source.stop()
-        reading.source._begin(Message(Place("spans", 0, 1), content(span(2, 1))))  # noqa: SLF001
+        reading.source._begin(message(1, content(span(2, 1))))  # noqa: SLF001
         await asyncio.sleep(0)
-
-    reading = run(scene)
     assert reading.consumer.committed == {0: 1}
     assert len(reading.sender.sent) == 1
 
@@ -299,60 +237,47 @@ def test_the_order_of_reading_does_not_matter() -> None:
     assert Partition(0, last=4, tasks={5: None, 3: None, 4: None}).position == 3
 
 
-def test_options_that_the_source_relies_on_stay() -> None:
+async def test_options_that_the_source_relies_on_stay() -> None:
     """A user cannot set the protocol of assignments, or the group by another name."""
-
-    async def scene(reading: Reading) -> None: ...
-
-    options = run(scene).consumer.options
+    async with reading_with() as reading:
+        options = reading.consumer.options
     assert options["partition.assignment.strategy"] == "cooperative-sticky"
     assert options["group.id"] == "g"
 
 
-def test_a_full_worker_reads_no_more_until_half_is_done() -> None:
+async def test_a_full_worker_reads_no_more_until_half_is_done() -> None:
     """So every turn is scored, however many wait."""
-
-    async def scene(reading: Reading) -> None:
+    async with reading_with(concurrency=2) as reading:
         reading.put(*(content(*turn(number)) for number in range(1, 301)))
         await until(lambda: reading.consumer.paused == {0, 1})
         assert reading.consumer.waiting
-        reading.sender.may_send.set()
+        reading.may_send()
         await until(lambda: reading.consumer.committed == {0: 300}, 60)
         assert not reading.consumer.paused
-
-    reading = run(scene, concurrency=2)
-    turns = reading.source.engine.instruments.tally.stats().turns
-    assert turns == {"scored": 300}
+    assert reading.turns == {"scored": 300}
 
 
-def test_workers_divide_the_budget_by_their_partitions() -> None:
+async def test_workers_divide_the_budget_by_their_partitions() -> None:
     """Of 8 turns a day, a worker with two of four partitions scores four, and with one two."""
-
-    async def scene(reading: Reading) -> None:
-        reading.sender.may_send.set()
+    async with reading_with(budget="8 turns/day, 1000 requests/day") as reading:
+        reading.may_send()
         reading.put(*(content(*turn(number)) for number in range(1, 11)))
         await until(lambda: reading.consumer.committed == {0: 10})
         scorer = reading.source.engine.scorer
         assert scorer.admission.share == 0.5
         reading.consumer.change("revoke", 1)
         await until(lambda: scorer.admission.share == 0.25)
-
-    reading = run(scene, budget="8 turns/day, 1000 requests/day")
-    turns = reading.source.engine.instruments.tally.stats().turns
-    assert turns == {"scored": 4, "skipped budget": 6}
+    assert reading.turns == {"scored": 4, "skipped budget": 6}
 
 
 @pytest.mark.parametrize("is_fatal", [False, True])
-def test_an_error_of_the_client_is_logged_and_ends_only_if_fatal(
+async def test_an_error_of_the_client_is_logged_and_ends_only_if_fatal(
     caplog: pytest.LogCaptureFixture, *, is_fatal: bool
 ) -> None:
     """The client repeats by itself; the probe says that it is not ready."""
-
-    async def scene(reading: Reading) -> None:
-        error = FakeError("UNKNOWN_TOPIC_OR_PART", is_fatal)
-        reading.consumer.waiting.append(Message(Place("spans", 0), b"", error))
+    async with reading_with() as reading:
+        error = error_of("UNKNOWN_TOPIC_OR_PART", is_fatal=is_fatal)
+        reading.consumer.waiting.append(message(-1001, b"", error=error))
         await until(lambda: not reading.source.is_ready)
         await until(lambda: "create the topic" in caplog.text)
         assert reading.source.has_failed is is_fatal
-
-    run(scene)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import random
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +23,7 @@ from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.metrics import Meters
-from rag_eval_otel.types import Sample
-from wires import UNKNOWN, content, request, span, turn, until
+from wires import UNKNOWN, FakeSender, content, never, request, span, turn, until
 
 pytest.importorskip("aiohttp")
 
@@ -42,12 +40,6 @@ METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "_ROOT_QUIET", 0.05)
     monkeypatch.setattr(otlp, "_SWEEP", 0.02)
-
-
-@pytest.fixture
-def backend() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
 
 
 @dataclass
@@ -70,6 +62,9 @@ class Worker:
             content=body,
             headers={"content-type": f"application/{kind}", **names},
         )
+
+    async def get(self, path: str) -> int:
+        return (await self.http.get(f"http://127.0.0.1:{self.ports[1]}/{path}")).status_code
 
     async def call(self, body: bytes, **options: Any) -> bytes:
         return bytes(await self.channel.unary_unary(METHOD)(body, timeout=30, **options))
@@ -110,376 +105,259 @@ def by_name(backend: OtlpReceiver) -> dict[str, ReceivedSpan]:
     return {received.name: received for received in backend.spans()}
 
 
-def run(scene: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(scene())  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_a_turn_leaves_with_its_scores(
+async def test_a_turn_leaves_with_its_scores(
     backend: OtlpReceiver, protocol: str, *, is_packed: bool
 ) -> None:
     """The spans come in two requests; that of another trace does not wait."""
-
-    async def scene() -> None:
-        async with serving(backend, protocol=protocol) as worker:
-            for part in (content(*turn(1)[:2], span(2, 1)), content(turn(1)[2])):
-                if protocol == "grpc":
-                    packed = grpc.Compression.Gzip if is_packed else None
-                    assert await worker.call(part, compression=packed) == b""
-                else:
-                    body = gzip.compress(part) if is_packed else part
-                    encoding = {"content_encoding": "gzip"} if is_packed else {}
-                    assert (await worker.post(body, **encoding)).status_code == 200
-            await until(lambda: len(backend.spans()) == 4)
-            assert len(worker.source.traces) == worker.source.traces.size == 0
-        chain = by_name(backend)["chain"]
-        assert chain.attributes[STATUS] == "scored"
-        assert chain.attributes["rag.evaluation.faithfulness.score"] == 1.0
-        assert {event.name for event in chain.events} == {"gen_ai.evaluation.result"}
-        assert STATUS not in by_name(backend)["llm"].attributes
-        assert worker.engine.exporter.spans == {"sent": 4}
-        assert worker.engine.size == worker.engine.waiting == 0
-
-    run(scene)
+    async with serving(backend, protocol=protocol) as worker:
+        for part in (content(*turn(1)[:2], span(2, 1)), content(turn(1)[2])):
+            if protocol == "grpc":
+                packed = grpc.Compression.Gzip if is_packed else None
+                assert await worker.call(part, compression=packed) == b""
+            else:
+                body = gzip.compress(part) if is_packed else part
+                encoding = {"content_encoding": "gzip"} if is_packed else {}
+                assert (await worker.post(body, **encoding)).status_code == 200
+        await until(lambda: len(backend.spans()) == 4)
+        assert len(worker.source.traces) == worker.source.traces.size == 0
+    chain = by_name(backend)["chain"]
+    assert chain.attributes[STATUS] == "scored"
+    assert chain.attributes["rag.evaluation.faithfulness.score"] == 1.0
+    assert {event.name for event in chain.events} == {"gen_ai.evaluation.result"}
+    assert STATUS not in by_name(backend)["llm"].attributes
+    assert worker.engine.exporter.spans == {"sent": 4}
+    assert worker.engine.size == worker.engine.waiting == 0
 
 
-def test_json_is_answered_in_json(backend: OtlpReceiver) -> None:
+async def test_json_is_answered_in_json(backend: OtlpReceiver) -> None:
     """As the OTLP specification says."""
     ids = {"traceId": "01" * 16, "spanId": "02" * 8}
     body = {"resourceSpans": [{"scopeSpans": [{"spans": [{**ids, "name": "by json"}]}]}]}
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            reply = await worker.post(json.dumps(body).encode(), "json")
-            assert (reply.status_code, reply.text) == (200, "{}")
-            assert reply.headers["content-type"].startswith("application/json")
-        assert by_name(backend)["by json"].trace_id == int("01" * 16, 16)
-
-    run(scene)
+    async with serving(backend) as worker:
+        reply = await worker.post(json.dumps(body).encode(), "json")
+        assert (reply.status_code, reply.text) == (200, "{}")
+        assert reply.headers["content-type"].startswith("application/json")
+    assert by_name(backend)["by json"].trace_id == int("01" * 16, 16)
 
 
-def test_what_cannot_be_read_is_refused_and_said(backend: OtlpReceiver) -> None:
+async def test_what_cannot_be_read_is_refused_and_said(backend: OtlpReceiver) -> None:
     """By status and text, and without the advice to send it again."""
     bomb = gzip.compress(b"\x0a\x00" * 2**20)
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            for body, headers, status in (
-                (b"\x0a\x05\x12", {}, 400),
-                (b"", {"kind": "text/plain"}, 415),
-                (b"{", {"kind": "json"}, 400),
-                (b"x", {"content_encoding": "br"}, 415),
-                (bomb, {"content_encoding": "gzip"}, 413),
-                (bytes(2**24 + 1), {}, 413),
-            ):
-                reply = await worker.post(body, **headers)
-                assert reply.status_code == status
-                assert "retry-after" not in reply.headers
-                assert reply.text
-            for body, code in (
-                (b"\x0a\x05\x12", grpc.StatusCode.INVALID_ARGUMENT),
-                (bomb, grpc.StatusCode.RESOURCE_EXHAUSTED),
-                (bytes(2**24 + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await worker.call(body)
-                assert refused.value.code() == code
-                assert not [k for k, _ in refused.value.trailing_metadata() if "retry" in k]
-            assert (
-                await worker.http.get(f"http://127.0.0.1:{worker.ports[1]}/v1/logs")
-            ).status_code
-            await worker.post(content(span(1, 1, parent=2)))
-        assert len(backend.spans()) == 1
-
-    run(scene)
-
-
-def test_a_worker_without_room_asks_to_be_called_again(backend: OtlpReceiver) -> None:
-    """By the protocol's means: else a collector would drop the spans."""
-
-    async def scene() -> None:
-        async with serving(backend, max_bytes=1) as worker:
-            worker.engine.size += 1
-            reply = await worker.post(content(span(1, 1)))
-            assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+    async with serving(backend) as worker:
+        for body, headers, status in (
+            (b"\x0a\x05\x12", {}, 400),
+            (b"", {"kind": "text/plain"}, 415),
+            (b"{", {"kind": "json"}, 400),
+            (b"x", {"content_encoding": "br"}, 415),
+            (bomb, {"content_encoding": "gzip"}, 413),
+            (bytes(2**24 + 1), {}, 413),
+        ):
+            reply = await worker.post(body, **headers)
+            assert reply.status_code == status
+            assert "retry-after" not in reply.headers
+            assert reply.text
+        for body, code in (
+            (b"\x0a\x05\x12", grpc.StatusCode.INVALID_ARGUMENT),
+            (bomb, grpc.StatusCode.RESOURCE_EXHAUSTED),
+            (bytes(2**24 + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await worker.call(content(span(1, 1)))
-            assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            metadata = dict(refused.value.trailing_metadata())
-            info = RetryInfo()
-            status = Status.FromString(metadata["grpc-status-details-bin"])
-            assert status.code == refused.value.code().value[0]
-            assert status.details[0].Unpack(info)
-            assert info.retry_delay.seconds == 1
-            assert (await worker.http.get(_probe(worker, "readyz"))).status_code == 503
-            assert (await worker.http.get(_probe(worker, "livez"))).status_code == 200
-            worker.engine.size -= 1
-            assert (await worker.http.get(_probe(worker, "readyz"))).status_code == 200
-            assert (await worker.post(content(span(1, 1)))).status_code == 200
-
-    run(scene)
+                await worker.call(body)
+            assert refused.value.code() == code
+            assert not [k for k, _ in refused.value.trailing_metadata() if "retry" in k]
+        assert await worker.get("v1/logs") == 404
+        await worker.post(content(span(1, 1, parent=2)))
+    assert len(backend.spans()) == 1
 
 
-def _probe(worker: Worker, name: str) -> str:
-    return f"http://127.0.0.1:{worker.ports[1]}/{name}"
+async def test_a_worker_without_room_asks_to_be_called_again(backend: OtlpReceiver) -> None:
+    """By the protocol's means: else a collector would drop the spans."""
+    async with serving(backend, max_bytes=1) as worker:
+        worker.engine.size += 1
+        reply = await worker.post(content(span(1, 1)))
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await worker.call(content(span(1, 1)))
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        metadata = dict(refused.value.trailing_metadata())
+        info = RetryInfo()
+        status = Status.FromString(metadata["grpc-status-details-bin"])
+        assert status.code == refused.value.code().value[0]
+        assert status.details[0].Unpack(info)
+        assert info.retry_delay.seconds == 1
+        assert [await worker.get(probe) for probe in ("readyz", "livez")] == [503, 200]
+        worker.engine.size -= 1
+        assert await worker.get("readyz") == 200
+        assert (await worker.post(content(span(1, 1)))).status_code == 200
 
 
-async def slow(sample: Sample) -> float:
-    """Return a score after a tenth of a second."""
-    await asyncio.sleep(0.1)
-    return float(len(sample.contexts))
-
-
-def test_more_turns_than_can_be_scored_at_once_are_all_scored(backend: OtlpReceiver) -> None:
-    """A client that repeats refused requests sends 20 turns; two are scored at once."""
-    chance = random.Random(5)
-
-    async def scene() -> None:
-        async with serving(backend, metrics=[slow], concurrency=2, max_held=8) as worker:
-
-            async def send(number: int) -> None:
-                body = content(*turn(number))
-                while (reply := await worker.post(body)).status_code != 200:
-                    assert reply.status_code == 429
-                    await asyncio.sleep(chance.uniform(0.05, 0.2))
-
-            await asyncio.gather(*map(send, range(1, 21)))
-            await until(lambda: len(backend.spans()) == 60)
-        statuses = [s.attributes[STATUS] for s in backend.spans() if s.name == "chain"]
-        assert statuses == ["scored"] * 20
-
-    run(scene)
-
-
-def test_a_turn_that_takes_too_long_leaves_without_scores(backend: OtlpReceiver) -> None:
+async def test_a_turn_that_takes_too_long_leaves_without_scores(backend: OtlpReceiver) -> None:
     """After `hold_seconds` from reading."""
-
-    async def never(sample: Sample) -> float:
-        await asyncio.sleep(60)
-        return 1.0
-
-    async def scene() -> None:
-        async with serving(backend, metrics=[never], hold_seconds=0.1, seconds=0.5) as worker:
-            await worker.post(content(*turn(1)))
-            await until(lambda: len(backend.spans()) == 3)
-        assert by_name(backend)["chain"].attributes[STATUS] == "timeout"
-
-    run(scene)
+    async with serving(backend, metrics=[never], hold_seconds=0.1, seconds=0.5) as worker:
+        await worker.post(content(*turn(1)))
+        await until(lambda: len(backend.spans()) == 3)
+    assert by_name(backend)["chain"].attributes[STATUS] == "timeout"
 
 
-def test_at_the_end_all_spans_leave_and_say_why(backend: OtlpReceiver) -> None:
+async def test_at_the_end_all_spans_leave_and_say_why(backend: OtlpReceiver) -> None:
     """A trace that is not complete is read, a turn under way is given up, a request refused."""
-
-    async def never(sample: Sample) -> float:
-        await asyncio.sleep(60)
-        return 1.0
-
-    async def scene() -> None:
-        async with serving(backend, metrics=[never], seconds=1.0) as worker:
-            await worker.post(content(*turn(1)))
-            await until(lambda: worker.engine.waiting)
-            await worker.post(content(*turn(2)[:2]))
-            await worker.source.stop()
-            assert (await worker.post(content(span(3, 1)))).status_code == 503
-        assert by_name(backend)["chain"].attributes[STATUS] == "shutdown"
-        reasons = [s.attributes.get("rag.evaluation.reason") for s in backend.spans()]
-        assert reasons.count("partial") == 1
-        assert len(reasons) == 5
-
-    run(scene)
+    async with serving(backend, metrics=[never], seconds=1.0) as worker:
+        await worker.post(content(*turn(1)))
+        await until(lambda: worker.engine.waiting)
+        await worker.post(content(*turn(2)[:2]))
+        await worker.source.stop()
+        assert (await worker.post(content(span(3, 1)))).status_code == 503
+    assert by_name(backend)["chain"].attributes[STATUS] == "shutdown"
+    reasons = [s.attributes.get("rag.evaluation.reason") for s in backend.spans()]
+    assert reasons.count("partial") == 1
+    assert len(reasons) == 5
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_an_outage_of_the_backend_loses_nothing(
+async def test_an_outage_of_the_backend_loses_nothing(
     backend: OtlpReceiver, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests are sent again until the backend has taken them."""
     monkeypatch.setattr("rag_eval_otel.worker.exporter._FIRST", 0.01)
     backend.fail_next(5, status=503)
-
-    async def scene() -> None:
-        async with serving(backend, protocol=protocol) as worker:
-            for number in range(1, 11):
-                await worker.post(content(span(number, 1)))
-            await until(lambda: len(backend.spans()) == 10)
-        assert worker.engine.exporter.spans == {"sent": 10}
-
-    run(scene)
+    async with serving(backend, protocol=protocol) as worker:
+        for number in range(1, 11):
+            await worker.post(content(span(number, 1)))
+        await until(lambda: len(backend.spans()) == 10)
+    assert worker.engine.exporter.spans == {"sent": 10}
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_spans_that_the_backend_refuses_are_counted(
+async def test_spans_that_the_backend_refuses_are_counted(
     backend: OtlpReceiver, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are not sent again, because they would be refused again."""
     backend.fail_next(1, status=400)
-
-    async def scene() -> None:
-        async with serving(backend, protocol=protocol) as worker:
-            await worker.post(content(span(1, 1), span(2, 1)))
-            await until(lambda: worker.engine.exporter.spans["refused"] == 2)
-        assert "spans are lost" in caplog.text
-
-    run(scene)
+    async with serving(backend, protocol=protocol) as worker:
+        await worker.post(content(span(1, 1), span(2, 1)))
+        await until(lambda: worker.engine.exporter.spans["refused"] == 2)
+    assert "spans are lost" in caplog.text
 
 
-def test_a_backend_that_stays_away_gets_its_spans_given_up(backend: OtlpReceiver) -> None:
+async def test_a_backend_that_stays_away_gets_its_spans_given_up(backend: OtlpReceiver) -> None:
     """The end of the worker does not wait for it, and the spans are counted."""
-
-    async def scene() -> None:
-        async with serving(backend, seconds=0.2) as worker:
-            backend.stop()
-            await worker.post(content(span(1, 1)))
-            await worker.end(0.2)
-            assert worker.engine.exporter.spans == {"given_up": 1}
-            backend.start()
-
-    run(scene)
+    async with serving(backend, seconds=0.2) as worker:
+        backend.stop()
+        await worker.post(content(span(1, 1)))
+        await worker.end(0.2)
+        assert worker.engine.exporter.spans == {"given_up": 1}
+        backend.start()
 
 
-def test_two_workers_cannot_listen_at_one_port(backend: OtlpReceiver) -> None:
+async def test_two_workers_cannot_listen_at_one_port(backend: OtlpReceiver) -> None:
     """They would share the requests without a word."""
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            for ports in (worker.ports, (0, worker.ports[1])):
-                source = OtlpSource(worker.engine, Meters())
-                with pytest.raises(ConfigError, match="another process"):
-                    await source.start("127.0.0.1", *ports)
-
-    run(scene)
+    async with serving(backend) as worker:
+        for ports in (worker.ports, (0, worker.ports[1])):
+            source = OtlpSource(worker.engine, Meters())
+            with pytest.raises(ConfigError, match="another process"):
+                await source.start("127.0.0.1", *ports)
 
 
-def test_another_address_than_loopback_is_a_decision(
+async def test_another_address_than_loopback_is_a_decision(
     backend: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A warning says what belongs before the worker."""
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            source = OtlpSource(worker.engine, Meters())
-            await source.start("0.0.0.0", 0, 0)  # noqa: S104
-            await source.stop()
-            await source.close()
-        assert "put a collector before it" in caplog.text
-
-    run(scene)
+    async with serving(backend) as worker:
+        source = OtlpSource(worker.engine, Meters())
+        await source.start("0.0.0.0", 0, 0)  # noqa: S104
+        await source.stop()
+        await source.close()
+    assert "put a collector before it" in caplog.text
 
 
-def test_a_body_that_does_not_come_holds_up_nobody(
+async def test_a_body_that_does_not_come_holds_up_nobody(
     backend: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fifty senders announce 16 MB and send a byte."""
     monkeypatch.setattr(otlp, "_BODY_SECONDS", 0.2)
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            sockets = []
-            for _ in range(50):
-                sockets.append(socket.create_connection(("127.0.0.1", worker.ports[1])))
-                sockets[-1].sendall(
-                    b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n"
-                    b"Content-Type: application/x-protobuf\r\n\r\nx"
-                )
-            assert (await worker.post(content(span(1, 1)))).status_code == 200
-            loop = asyncio.get_running_loop()
-            reply = await loop.run_in_executor(None, sockets[0].recv, 100)
-            assert b" 408 " in reply
-            for each in sockets:
-                each.close()
-
-    run(scene)
+    async with serving(backend) as worker:
+        sockets = []
+        for _ in range(50):
+            sockets.append(socket.create_connection(("127.0.0.1", worker.ports[1])))
+            sockets[-1].sendall(
+                b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n"
+                b"Content-Type: application/x-protobuf\r\n\r\nx"
+            )
+        assert (await worker.post(content(span(1, 1)))).status_code == 200
+        loop = asyncio.get_running_loop()
+        reply = await loop.run_in_executor(None, sockets[0].recv, 100)
+        assert b" 408 " in reply
+        for each in sockets:
+            each.close()
 
 
-def test_content_can_be_stripped(backend: OtlpReceiver) -> None:
+async def test_content_can_be_stripped(backend: OtlpReceiver) -> None:
     """Texts of users leave neither with the spans of a turn nor with others.
 
     So a request that could not be stripped is not accepted.
     """
-
-    async def scene() -> None:
-        async with serving(backend, export_content="none") as worker:
-            await worker.post(content(*turn(1), span(2, 1, name="other", gen_ai__prompt="secret")))
-            broken = content(span(3, 1, name="NAME")).replace(b"NAME", b"\xff\xff\xff\xff")
-            assert (await worker.post(broken)).status_code == 400
-            await until(lambda: len(backend.spans()) == 4)
-        assert by_name(backend)["chain"].attributes[STATUS] == "scored"
-        assert "France" not in str(backend.spans())
-        assert "secret" not in str(backend.spans())
-
-    run(scene)
+    async with serving(backend, export_content="none") as worker:
+        await worker.post(content(*turn(1), span(2, 1, name="other", gen_ai__prompt="secret")))
+        broken = content(span(3, 1, name="NAME")).replace(b"NAME", b"\xff\xff\xff\xff")
+        assert (await worker.post(broken)).status_code == 400
+        await until(lambda: len(backend.spans()) == 4)
+    assert by_name(backend)["chain"].attributes[STATUS] == "scored"
+    assert "France" not in str(backend.spans())
+    assert "secret" not in str(backend.spans())
 
 
-def test_unknown_fields_leave_as_they_came(backend: OtlpReceiver) -> None:
+async def test_unknown_fields_leave_as_they_came(backend: OtlpReceiver) -> None:
     """In spans with scores, and in others."""
-    sent: list[bytes] = []
-
-    class Sender:
-        async def send(self, body: bytes) -> bytes:
-            sent.append(body)
-            return b""
-
-        async def close(self) -> None: ...
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            worker.engine.exporter.sender = Sender()
-            plain = request(span(2, 1))
-            plain.MergeFromString(UNKNOWN)
-            await worker.post(plain.SerializeToString())
-            await worker.post(content(*turn(1)))
-            await until(lambda: len(sent) == 2)
-        assert sent[0] == plain.SerializeToString()
-        assert sent[1].count(UNKNOWN) == 3
-
-    run(scene)
+    sender = FakeSender()
+    async with serving(backend) as worker:
+        worker.engine.exporter.sender = sender
+        plain = request(span(2, 1))
+        plain.MergeFromString(UNKNOWN)
+        await worker.post(plain.SerializeToString())
+        await worker.post(content(*turn(1)))
+        await until(lambda: len(sender.sent) == 2)
+    assert sender.sent[0] == plain.SerializeToString()
+    assert sender.sent[1].count(UNKNOWN) == 3
 
 
-def test_a_trace_of_many_requests_is_sent_in_several(backend: OtlpReceiver) -> None:
+async def test_a_trace_of_many_requests_is_sent_in_several(backend: OtlpReceiver) -> None:
     """A receiver with gRPC's usual limit of 4 MiB takes all of them."""
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            send = worker.engine.exporter.sender.send
-
-            async def measured(body: bytes) -> bytes | Refusal:
-                sizes.append(len(body))
-                return await send(body)
-
-            worker.engine.exporter.sender.send = measured  # type: ignore[method-assign]
-            tool = {"openinference__span__kind": "TOOL", "input__value": "x" * 1_000_000}
-            for number in range(10, 16):
-                await worker.post(content(span(1, number, parent=1, **tool)))
-            await worker.post(content(*turn(1)))
-            await until(lambda: len(backend.spans()) == 9)
-        assert by_name(backend)["chain"].attributes[STATUS] == "scored"
-        assert worker.engine.exporter.spans == {"sent": 9}
-        assert max(sizes) < 4 * 2**20
-
     sizes: list[int] = []
-    run(scene)
+    async with serving(backend) as worker:
+        send = worker.engine.exporter.sender.send
+
+        async def measured(body: bytes) -> bytes | Refusal:
+            sizes.append(len(body))
+            return await send(body)
+
+        worker.engine.exporter.sender.send = measured  # type: ignore[method-assign]
+        tool = {"openinference__span__kind": "TOOL", "input__value": "x" * 1_000_000}
+        for number in range(10, 16):
+            await worker.post(content(span(1, number, parent=1, **tool)))
+        await worker.post(content(*turn(1)))
+        await until(lambda: len(backend.spans()) == 9)
+    assert by_name(backend)["chain"].attributes[STATUS] == "scored"
+    assert worker.engine.exporter.spans == {"sent": 9}
+    assert max(sizes) < 4 * 2**20
 
 
-def test_what_is_not_http_is_not_logged(
+async def test_what_is_not_http_is_not_logged(
     backend: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may have keys in it."""
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            for head in (b"GET / HTTP/1.1\r\nx-key: secret\x00\r\n\r\n", b"secret\r\n\r\n"):
-                reader, writer = await asyncio.open_connection("127.0.0.1", worker.ports[1])
-                writer.write(head)
-                assert b" 400 " in await reader.readline()
-                writer.close()
-
-    with caplog.at_level("DEBUG", "aiohttp"):
-        run(scene)
+    caplog.set_level("DEBUG", "aiohttp")
+    async with serving(backend) as worker:
+        for head in (b"GET / HTTP/1.1\r\nx-key: secret\x00\r\n\r\n", b"secret\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", worker.ports[1])
+            writer.write(head)
+            assert b" 400 " in await reader.readline()
+            writer.close()
     assert "secret" not in caplog.text
 
 
-def test_a_receiver_cannot_stop_the_exporter_by_what_it_asks(
+async def test_a_receiver_cannot_stop_the_exporter_by_what_it_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither by details that cannot be read, nor by a wait of years."""
@@ -490,40 +368,26 @@ def test_a_receiver_cannot_stop_the_exporter_by_what_it_asks(
     asked = _retry_delay([("google.rpc.retryinfo-bin", years.SerializeToString())])
     assert asked == 1e15
     waits: list[float] = []
-    answers = [b"", Refusal("HTTP 429", float("inf")), Refusal("gRPC UNAVAILABLE", asked)]
-
-    class Sender:
-        async def send(self, body: bytes) -> bytes | Refusal:
-            return answers.pop()
 
     async def wait(_: Exporter, seconds: float) -> None:
         waits.append(seconds)
 
     monkeypatch.setattr(Exporter, "_wait", wait)
-    exporter = Exporter(Sender(), Meters())  # type: ignore[arg-type]
-    run(lambda: exporter.send(b"", 1))
+    answers = [Refusal("gRPC UNAVAILABLE", asked), Refusal("HTTP 429", float("inf"))]
+    exporter = Exporter(FakeSender([*answers]), Meters())
+    await exporter.send(b"", 1)
     assert exporter.spans == {"sent": 1}
     assert waits == [300.0, 300.0]
 
 
-def test_spans_that_wait_for_a_retry_are_sent_before_the_end(backend: OtlpReceiver) -> None:
+async def test_spans_that_wait_for_a_retry_are_sent_before_the_end(backend: OtlpReceiver) -> None:
     """The backend has asked to be left alone for minutes, and is back."""
-    answers = [b"", Refusal("HTTP 503", 0.0), Refusal("HTTP 503", 200.0)]
-
-    class Sender:
-        async def send(self, body: bytes) -> bytes | Refusal:
-            return answers.pop()
-
-        async def close(self) -> None: ...
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            worker.engine.exporter.sender = Sender()  # type: ignore[assignment]
-            await worker.post(content(span(1, 1)))
-            await until(lambda: len(answers) == 2)
-        assert worker.engine.exporter.spans == {"sent": 1}
-
-    run(scene)
+    sender = FakeSender([Refusal("HTTP 503", 200.0), Refusal("HTTP 503", 0.0)])
+    async with serving(backend) as worker:
+        worker.engine.exporter.sender = sender
+        await worker.post(content(span(1, 1)))
+        await until(lambda: len(sender.sent) == 1)
+    assert worker.engine.exporter.spans == {"sent": 1}
 
 
 def test_a_trace_that_does_not_end_is_read_before_it_takes_all_memory() -> None:
@@ -538,74 +402,60 @@ def test_a_trace_that_does_not_end_is_read_before_it_takes_all_memory() -> None:
     assert waiting.size == 0
 
 
-def test_a_request_that_is_read_at_the_end_is_not_acknowledged(backend: OtlpReceiver) -> None:
+async def test_a_request_that_is_read_at_the_end_is_not_acknowledged(backend: OtlpReceiver) -> None:
     """Nobody would pass on its trace."""
-
-    async def scene() -> None:
-        async with serving(backend) as worker:
-            source, may_read = worker.source, threading.Event()
-            read = source._read  # noqa: SLF001
-            source._read = lambda *given: may_read.wait(20) and read(*given)  # type: ignore[method-assign]  # noqa: SLF001
-            sending = asyncio.create_task(worker.post(content(*turn(1, answer="so " * 30_000))))
-            await until(lambda: worker.engine.size)
-            await source.stop()
-            may_read.set()
-            assert (await sending).status_code == 503
-            assert len(source.traces) == worker.engine.size == 0
-
-    run(scene)
+    async with serving(backend) as worker:
+        source, may_read = worker.source, threading.Event()
+        read = source._read  # noqa: SLF001
+        source._read = lambda *given: may_read.wait(20) and read(*given)  # type: ignore[method-assign]  # noqa: SLF001
+        sending = asyncio.create_task(worker.post(content(*turn(1, answer="so " * 30_000))))
+        await until(lambda: worker.engine.size)
+        await source.stop()
+        may_read.set()
+        assert (await sending).status_code == 503
+        assert len(source.traces) == worker.engine.size == 0
 
 
-def test_the_bodies_that_arrive_take_memory(backend: OtlpReceiver) -> None:
+async def test_the_bodies_that_arrive_take_memory(backend: OtlpReceiver) -> None:
     """The second of two senders is refused, and the one that has begun may go on."""
+    async with serving(backend, max_bytes=2**20) as worker:
+        go = asyncio.Event()
 
-    async def scene() -> None:
-        async with serving(backend, max_bytes=2**20) as worker:
-            go = asyncio.Event()
+        async def slowly() -> AsyncIterator[bytes]:
+            whole = content(span(1, 1, name="x" * 2**21))
+            yield whole[: 2**20]
+            await go.wait()
+            yield whole[2**20 :]
 
-            async def slowly() -> AsyncIterator[bytes]:
-                whole = content(span(1, 1, name="x" * 2**21))
-                yield whole[: 2**20]
-                await go.wait()
-                yield whole[2**20 :]
-
-            first = asyncio.create_task(worker.post(slowly()))  # type: ignore[arg-type]
-            await until(lambda: worker.engine.size >= 2**20)
-            assert (await worker.post(content(span(2, 1)))).status_code == 429
-            go.set()
-            assert (await first).status_code == 200
-        assert len(backend.spans()) == 1
-
-    run(scene)
+        first = asyncio.create_task(worker.post(slowly()))  # type: ignore[arg-type]
+        await until(lambda: worker.engine.size >= 2**20)
+        assert (await worker.post(content(span(2, 1)))).status_code == 429
+        go.set()
+        assert (await first).status_code == 200
+    assert len(backend.spans()) == 1
 
 
-def test_small_requests_that_wait_for_the_backend_fill_the_memory(backend: OtlpReceiver) -> None:
+async def test_small_requests_that_wait_fill_the_memory(
+    backend: OtlpReceiver,
+) -> None:
     """A task takes more than the few bytes of its request."""
-
-    async def scene() -> None:
-        async with serving(backend, max_bytes=2**16, seconds=0.2) as worker:
-            backend.stop()
-            statuses = [(await worker.post(content(span(n, 1)))).status_code for n in range(1, 41)]
-            assert statuses.index(429) < 33
-            await worker.end(0.2)
-            backend.start()
-
-    run(scene)
+    async with serving(backend, max_bytes=2**16, seconds=0.2) as worker:
+        backend.stop()
+        statuses = [(await worker.post(content(span(n, 1)))).status_code for n in range(1, 41)]
+        assert statuses.index(429) < 33
+        await worker.end(0.2)
+        backend.start()
 
 
-def test_traces_without_roots_make_room_while_requests_are_refused(
+async def test_traces_without_roots_make_room_while_requests_are_refused(
     backend: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their roots would be refused, too, if nothing else makes room."""
     monkeypatch.setattr(traces, "_QUIET", 0.3)
-
-    async def scene() -> None:
-        async with serving(backend, max_held=1) as worker:
-            first, second = (content(*turn(number)[:2]) for number in (1, 2))
-            assert (await worker.post(first)).status_code == 200
-            statuses = set[int]()
-            while 200 not in statuses:
-                statuses.add((await worker.post(second)).status_code)
-            assert statuses == {429, 200}
-
-    run(lambda: asyncio.wait_for(scene(), 10))
+    first, second = (content(*turn(number)[:2]) for number in (1, 2))
+    async with serving(backend, max_held=1) as worker:
+        assert (await worker.post(first)).status_code == 200
+        statuses = [(await worker.post(second)).status_code]
+        while 200 not in statuses:
+            statuses.append((await worker.post(second)).status_code)
+        assert set(statuses) == {429, 200}
