@@ -10,7 +10,8 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
+from importlib.resources import files
 from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -54,29 +55,26 @@ _MAX_CLAIMS, _MAX_READ = 100, 500  # most claims, and most sentences, of an answ
 _OPENING = 3  # first words of a sentence, which show whether it is a greeting
 _CLAIM = 2.0  # least weight of a sentence that is a claim by itself
 _FEW = 4.0  # weight of content words from which a sentence is more than a greeting
-_REACH = 4  # most words between a word of `_LACKING` and a word of `_TELLING` in a refusal
 _ANYWHERE, _SENTENCE, _PAIRS = 3 / 7, 3 / 7, 1 / 7  # weights of the three ways to find a word
 _CURVE = 1.6  # power that turns a share of .65 (as likely backed as not) into a half
 _LACKS = 0.7  # factor if a number or a negation is found nowhere
 
-# A refusal has a word of each: _LACKING (a lack), _TELLING (of information), _TELLER (in whom).
-_LACKING = frozenset(
-    "not no never cannot nothing unable insufficient incomplete unclear unsure nicht nichts kein"
-    " keine keinen pas aucune aucun ningún ninguna".split()
+# A refusal is recognised by the roles of its words, each a letter.
+_WORD = re.compile(rf"[{_DENSE}]|[^\W{_DENSE}]+")
+_LONGEST = 4  # most words, or characters, of an entry of refusals.txt
+_REFUSAL = re.compile(r"U|N[^D]{0,7}T|T[^DX]{0,3}N|B.{0,4}T")
+_REFUSAL_OF = re.compile(r"N[^D]{0,7}W|W[^DX]{0,4}N|T[^DX]{0,15}N|B")  # with a role of `_NAMED`
+_NAMED = frozenset("SIQ")
+_LONGEST_STEM = 20  # characters of a word that are compared with stems
+_TELLING = 3.0  # weight of content words from which a clause after a refusal tells something
+_QUOTED = re.compile(r'"[^"]*(?:"|$)|[“„][^“”„]*(?:[“”]|$)|«[^»«]*(?:»|$)|「[^」「]*(?:」|$)')
+_CLAUSE = re.compile(
+    r"(?i)[,:\u2013\u2014] +|[\uff0c\uff1a]"
+    r"| (?=(?:but|although|though|aber|pero|aunque|però|но|хотя) )"
 )
-_TELLING = frozenset(
-    "know find found answer answered say tell determine determined help see provide provided"
-    " provides sure certain mention mentioned mentions specify specified specifies state stated"
-    " states contain contains contained include covered given available information details"
-    " incomplete unclear unsure ai weiss sagen finden beantworten erwähnt angegeben genannt"
-    " enthalten angabe angaben informationen sais trouvé précisé mentionné indiqué répondre"
-    " informations sé puedo responder información menciona indica".split()
-)
-_TELLER = frozenset(
-    "i we there context contexts document documents passage passages text texts handbook source"
-    " sources article articles page pages ich wir das dokument kontext je nous cela contexte texte"
-    " documento contexto puedo sé".split()
-)
+_BUT = re.compile(r"(?i)^(?:but|although|though|aber|mais|pero|aunque|ma|però|mas|но|хотя) ")
+_PORTUGUESE = re.compile(r"(?i)\b(?:ao|dos|em|é|não|os|são|uma?)\b")
+_IN = re.compile(r"(?i)\bno\b")  # in Portuguese: "in the"
 _OPENERS = frozenset(
     "hi hello hey thanks thank welcome certainly sure please contact feel hope bonjour merci"
     " veuillez hallo danke bitte hola gracias".split()
@@ -85,7 +83,6 @@ _FRAME = re.compile(
     r"(?i)^(?:(?:the )?answer(?: is)?:?|(?:based on|according to) (?:the )?(?:\w+ )?"
     r"(?:document|context|passage|text|article|handbook|information)s?),? +"
 )
-_BUT = re.compile(r"(?<! ),? +(?:but|although|though|aber|mais|pero) ", re.IGNORECASE)
 
 
 class Term(NamedTuple):
@@ -141,9 +138,12 @@ def keys_of(text: str) -> set[str]:
 
 
 def claims_of(answer: str, *, question: str = "") -> list[str]:
-    """Return the statements of ``answer``, if need be the ``question`` with its yes or no."""
-    told, said = _read(answer)
-    if not said and told and not any(map(_is_refusal, told)):
+    """Return the statements of ``answer``; a refusal or a greeting makes none.
+
+    The claim of an answer that is only a yes or a no is ``question``, followed by this word.
+    """
+    told, said, refuses = _read(answer)
+    if not said and told and not refuses:
         shown = told if has_content(terms(" ".join(told))) else [question, *told]
         said = [" ".join(" ".join(shown).split())] if has_content(terms(" ".join(shown))) else []
     claims: list[str] = []
@@ -157,21 +157,114 @@ def claims_of(answer: str, *, question: str = "") -> list[str]:
 
 def evades(answer: str) -> bool:
     """Return True if ``answer`` only refuses to answer, greets, or asks the user a question."""
-    told, said = _read(answer)
-    return not said and (not told or any(map(_is_remark, told)))
+    told, said, refuses = _read(answer)
+    return not said and (not told or refuses or any(map(_is_remark, told)))
 
 
-def _read(answer: str) -> tuple[list[str], list[str]]:
-    """Return all sentences of ``answer``, and the sentences that may be claims."""
-    told: list[str] = []
-    for sentence in sentences(answer)[:_MAX_READ]:
-        parts = [part for part in _BUT.split(sentence) if has_content(terms(part))]
-        is_split = len(parts) > 1 and any(map(_is_refusal, parts))
-        told += parts if is_split else [sentence]
-    said = [_FRAME.sub("", sentence) for sentence in told if not _is_remark(sentence)]
+def _read(answer: str) -> tuple[list[str], list[str], bool]:
+    """Return all sentences of ``answer``, what of them may be claims, and whether it refuses."""
+    told = sentences(answer)[:_MAX_READ]
+    read = [_clauses(sentence) for sentence in told]
+    refuses = any(clause.refuses for clauses in read for clause in clauses)
+    said: list[str] = []
+    for sentence, clauses in zip(told, read, strict=True):
+        if any(clause.refuses for clause in clauses):
+            said += _beside_refusal(clauses)
+        elif not (_is_remark(sentence) or (refuses and _is_courtesy(clauses))):
+            said.append(_FRAME.sub("", sentence))
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
-    is_little = sum(term.weight for term in found) < _CLAIM and any(map(_is_refusal, told))
-    return told, [] if is_little or not has_content(found) else said
+    is_little = refuses and sum(term.weight for term in found) < _CLAIM
+    return told, [] if is_little or not has_content(found) else said, refuses
+
+
+class _Clause(NamedTuple):
+    text: str
+    roles: str  # of its words
+    refuses: bool
+
+    @property
+    def contrasts(self) -> bool:
+        return "C" in self.roles
+
+    @property
+    def is_courtesy(self) -> bool:
+        """Whether it only goes with a refusal: an apology, advice, what was searched in vain."""
+        roles = frozenset(self.roles)
+        is_limit = roles >= {"O", "S"} and roles.isdisjoint("DX")
+        again = roles >= {"N", "S"} or _REFUSAL_OF.search(self.roles)
+        return bool(is_limit or roles & {"F", "I"} or (again and not self.contrasts))
+
+
+def _clauses(sentence: str) -> list[_Clause]:
+    """Return the clauses of ``sentence``; what it quotes, and what others said, refuses nothing."""
+    shown = _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), sentence)
+    shown = _IN.sub("em", shown) if _PORTUGUESE.search(shown) else shown
+    cuts = [(0, 0), *(cut.span() for cut in _CLAUSE.finditer(shown)), (len(shown), 0)]
+    spans = [slice(start, end) for (_, start), (end, _) in pairwise(cuts)]
+    roles = [_roles_of(shown[span]) for span in spans]
+    is_named = not _NAMED.isdisjoint(chain.from_iterable(roles))
+    is_report = roles[0].startswith("D")
+    clauses = []
+    for span, one in zip(spans, roles, strict=True):
+        is_report = is_report or "P" in one
+        is_others = is_report or ("R" in one and not is_named)
+        refuses = _REFUSAL.search(one) or (is_named and _REFUSAL_OF.search(one))
+        clauses.append(_Clause(sentence[span], one, bool(refuses) and not is_others))
+    return clauses
+
+
+def _is_courtesy(clauses: Iterable[_Clause]) -> bool:
+    has_number = any("0" in clause.roles for clause in clauses)
+    return not has_number and any(clause.is_courtesy for clause in clauses)
+
+
+@cache
+def _table() -> Mapping[str, str]:
+    """Return the role of each entry in refusals.txt."""
+    text = (files("rag_eval_otel.judge") / "refusals.txt").read_text(encoding="utf-8")
+    lines = (line.split() for line in normal_form(text).splitlines() if line[0] != "#")
+    return {
+        " ".join(_WORD.findall(entry.replace("_", " "))) + "*" * entry.endswith("*"): role
+        for role, *entries in lines
+        for entry in entries
+    }
+
+
+def _roles_of(text: str) -> str:
+    text = normal_form(text).replace("\u2019", "'").casefold()
+    words = _WORD.findall(text.replace("cannot", "can not").replace("n't", " not"))
+    known, roles, start = _table(), "", 0
+    while start < len(words):
+        entries = ((" ".join(words[start : start + n]), n) for n in range(_LONGEST, 0, -1))
+        role, count = next(((known[one], n) for one, n in entries if one in known), ("", 1))
+        roles += role or _role_of(words[start][:_LONGEST_STEM])
+        start += count
+    return roles
+
+
+@lru_cache(maxsize=10_000)
+def _role_of(word: str) -> str:
+    stems = (f"{word[:end]}*" for end in range(len(word), 0, -1))
+    return "0" if word[0].isdecimal() else next((_table()[s] for s in stems if s in _table()), ".")
+
+
+def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
+    """Return the clauses with substance of their own of a sentence that also refuses."""
+    said: list[str] = []
+    follows = contrasts = False
+    for clause, after in zip(clauses, [*clauses[1:], clauses[0]], strict=True):
+        follows = follows or clause.refuses
+        contrasts = clause.contrasts or (contrasts and not clause.refuses)
+        weight = sum(term.weight for term in terms(clause.text) if term.weight > STOP)
+        tells = (weight >= _TELLING or "0" in clause.roles) and clause.roles[:1] not in "XD"
+        is_own = contrasts or after.contrasts or (follows and tells)
+        if is_own and not clause.refuses and ("0" in clause.roles or not clause.is_courtesy):
+            said.append(_BUT.sub("", clause.text))
+    return said
+
+
+def _weight(sentence: str) -> float:
+    return sum(term.weight for term in terms(sentence))
 
 
 def _is_remark(sentence: str) -> bool:
@@ -179,16 +272,7 @@ def _is_remark(sentence: str) -> bool:
     opens = any(term.text.casefold() in _OPENERS for term in found[:_OPENING])
     is_short = sum(term.weight for term in found[1:] if term.weight > STOP) < _FEW
     is_question = sentence.rstrip("\"')* ").endswith("?")
-    return (is_short and (opens or is_question)) or _is_refusal(sentence)
-
-
-def _is_refusal(sentence: str) -> bool:
-    words = [term.text.casefold() for term in terms(sentence)]
-    if _TELLER.isdisjoint(words):
-        return False
-    lacking = [i for i, word in enumerate(words) if word in _LACKING]
-    telling = [i for i, word in enumerate(words) if word in _TELLING]
-    return any(-_REACH <= i - j < _REACH for i in lacking for j in telling)
+    return is_short and (opens or is_question)
 
 
 class Passages:
@@ -309,6 +393,7 @@ _READ = 1000  # the question word is in so many characters
 _WINDOW = 5  # words after "what" among which its noun is searched
 _TELLS, _LONG = 5, 40  # words: a longer answer may give several kinds, a very long one any
 _MAX_ASKED = 12  # most words of an answer in a question generated from it
+_TOPIC, _BY_USER = 4, 3.0  # words of a topic; weight of a user's message beside the assistant's
 _GIVES, _UNKNOWN = 0.15, 0.5  # weight of the kind of thing in a context; value if not recognisable
 _COVERING = 0.62  # power that turns a share of .33 (few contexts below it serve) into a half
 _ABOUT, _ASKS = 0.75, 0.25  # weights of the words of a question, and of the kind of thing
@@ -356,10 +441,27 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
     return [kind for kind, form in forms.items() if form.search(text)]
 
 
+def topic_of(history: Iterable[str]) -> dict[str, tuple[str, float]]:
+    """Return the words that most messages of ``history`` have: key, text and weight of each."""
+    weights: dict[str, float] = defaultdict(float)
+    texts: dict[str, str] = {}
+    for role, _, text in (message.partition(": ") for message in history):
+        said = {term.key: term.text for term in reversed(terms(text)) if _is_word(term)}
+        texts = {**said, **texts}
+        for key in said:
+            weights[key] += _BY_USER if role == "user" else 1.0
+    most = sorted(weights, key=lambda key: -weights[key])[:_TOPIC]
+    return {key: (texts[key], weights[key]) for key in most}
+
+
+def _is_word(term: Term) -> bool:
+    return term.weight in (PAIR, WORD) and not term.is_exact
+
+
 def reverse_questions(answer: str) -> list[str]:
     claims = claims_of(answer) or sentences(answer)
-    said = (one for one in terms("\n".join(claims)) if one.weight in (PAIR, WORD))
-    counts = Counter(term.text.casefold() for term in said if not term.is_exact)
+    said = filter(_is_word, terms("\n".join(claims)))
+    counts = Counter(term.text.casefold() for term in said)
     about = " ".join(word for word, _ in counts.most_common(_MAX_ASKED))
     leads = [_LEADS.get(kind, "Is it so") for kind in _kinds_of(claims)]
     return [f"{lead}: {about}?" if about else f"{lead}?" for lead in leads if claims]
@@ -454,7 +556,7 @@ class LexicalJudge:
     label_metrics = frozenset(
         {"context_relevance", "faithfulness", "response_groundedness", "statement_faithfulness"}
     )  # the metrics whose scores separate good answers from bad ones at one half
-    revision = 4  # part of the version of a score: raise it whenever the replies change
+    revision = 5  # part of the version of a score: raise it whenever the replies change
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Return a reply or an error for each of ``tasks``."""
@@ -480,14 +582,16 @@ class Answers:
     def __init__(self, task: Task[Any], index: Index = Passages) -> None:
         shown = dict(task.inputs)
         self.task = task
-        self.question = task.text("question") if "question" in shown else ""
+        self.asked = task.text("question") if "question" in shown else ""
+        self.question = task.text("query") if "query" in shown else self.asked
+        self.topic = topic_of(shown.get("history", ())) if self.question == self.asked else {}
         self.answer = next((task.text(n) for n in ("answer", "reference") if n in shown), "")
         self.contexts = next((task.texts(n) for n in ("contexts", "context") if n in shown), ())
         self._index = index
 
     @cached_property
     def claims(self) -> list[str]:
-        return claims_of(self.answer, question=self.question)
+        return claims_of(self.answer, question=self.asked)
 
     def support(self, claim: str) -> float:
         return self._index(self.contexts).probability(claim)
@@ -498,14 +602,21 @@ class Answers:
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
         return sum(map(self.support, claims)) / len(claims)
 
+    def helps(self, text: str) -> float:
+        """Return how far ``text`` covers the question; with history, the topic counts half."""
+        share = coverage(self.question, text)
+        if not self.topic:
+            return share
+        held = keys_of(text)
+        weights = [(weight, key in held) for key, (_, weight) in self.topic.items()]
+        return (share + sum(w for w, is_in in weights if is_in) / sum(w for w, _ in weights)) / 2
+
     def relevances(self) -> list[float]:
-        helps = partial(coverage, self.question)
         contexts = map(sentences, within_limit(self.contexts))
-        return [max(map(helps, parts), default=0.0) for parts in contexts]
+        return [max(map(self.helps, parts), default=0.0) for parts in contexts]
 
     def relevance(self) -> float:
-        helps = partial(coverage, self.question)
-        return max(map(helps, within_limit(self.contexts)), default=0.0)
+        return max(map(self.helps, within_limit(self.contexts)), default=0.0)
 
     def reason(self, share: float) -> str:
         return f"{share:.0%} agree"
@@ -515,15 +626,23 @@ class Answers:
 
     def to_supported(self) -> say.Reply:
         texts = self.task.texts("sentences")
-        if not claims_of("\n".join(texts), question=self.question):
+        if not claims_of("\n".join(texts), question=self.asked):
             texts = ("",) * len(texts)  # a refusal; its other sentences are no claims
         verdicts = []
         for i, text in enumerate(texts, start=1):
             verdict = say.Sentence(index=i, verdict=2)
-            if claims := claims_of(text, question=self.question):
+            if claims := claims_of(text, question=self.asked):
                 verdict = say.Sentence.graded(self.sentence_support(text, claims), index=i)
             verdicts.append(verdict)
         return say.SupportedSentences(verdicts=verdicts)
+
+    def to_citations(self) -> say.Reply:
+        return _verdicts(map(self._cited_support, self.task.texts("claims")))
+
+    def _cited_support(self, claim: str) -> float:
+        numbers, _, sentence = claim.partition(": ")
+        cited = tuple(self.contexts[int(number) - 1] for number in numbers.split(", "))
+        return self._index(cited).probability(sentence)
 
     def to_judged_statements(self) -> say.JudgedStatements:
         return _judged(self.claims, self.support)
@@ -564,6 +683,11 @@ class Answers:
         question = written[self.task.draw % len(written)]
         return say.ReverseQuestion(question=question, noncommittal=1 if evades(self.answer) else 0)
 
+    def to_standalone_question(self) -> say.Reply:
+        known = keys_of(self.question)
+        named = [text for key, (text, _) in self.topic.items() if key not in known]
+        return say.StandaloneQuestion(question=" ".join([self.question, *named]))
+
     def to_similarities(self) -> say.Reply:
         near = (similarity(self.question, question) for question in self.task.texts("questions"))
         numbered = [say.Similarity(index=i, similarity=one) for i, one in enumerate(near, start=1)]
@@ -596,7 +720,7 @@ class Answers:
 
     def to_context_statements(self) -> say.JudgedStatements:
         parts = [one for text in within_limit(self.contexts) for one in sentences(text)]
-        return _judged(parts, partial(coverage, self.question))
+        return _judged(parts, self.helps)
 
     def to_relevant_statements(self) -> say.Reply:
         judged = self.to_context_statements().statements
@@ -612,7 +736,7 @@ class Answers:
 
     def to_compared_statements(self) -> say.ComparedStatements:
         beyond, sides = keys_of(self.question), map(self.task.text, ("answer", "reference"))
-        said, wanted = (claims_of(text, question=self.question) for text in sides)
+        said, wanted = (claims_of(text, question=self.asked) for text in sides)
         in_said, in_wanted = (partial(Passages(one).share, beyond=beyond) for one in (said, wanted))
         mine, theirs = _judged(said, in_wanted).statements, _judged(wanted, in_said).statements
         return say.ComparedStatements(answer_statements=mine, reference_statements=theirs)
