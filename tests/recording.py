@@ -46,7 +46,9 @@ class NotingInstruments(InstrumentSink):
         self.errors: list[str] = []
         self.outcomes: Counter[tuple[str, str | None]] = Counter()
 
-    def turn(self, outcome: Any, reason: Any = None, *, turns: int = 1) -> None:
+    def turn(
+        self, outcome: Any, reason: Any = None, *, turns: int = 1, verdict: Any = None
+    ) -> None:
         self.outcomes[outcome, reason] += turns
         if outcome == "skipped":
             self.reasons += [reason] * turns

@@ -257,11 +257,12 @@ class _NotingScorer(TurnScorer):
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
         self.found.append(Outcome(result=reason))
 
-    def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
+    def refuse_steps(self, steps: Sequence[Step]) -> Ending:
         reason = why_none(steps)
-        if reason is not None:
-            self.refuse(reason)
-        return reason
+        if reason is None:
+            return UNTOUCHED
+        self.refuse(reason)
+        return Ending("skipped", reason)
 
     def drop(self, why: GivenUp, turns: int = 1) -> None:
         raise AssertionError(why, turns)

@@ -38,7 +38,7 @@ from rag_eval_otel.capture.values import (
     normalised,
     place,
 )
-from rag_eval_otel.types import Passage, Sample, SkipReason
+from rag_eval_otel.types import Message, Passage, Sample, SkipReason
 
 _SAMPLE: frozenset[Part] = frozenset({"documents", "input", "output"})
 _MAX_STEPS = 300  # model calls and retrievals of a turn; the time to compare them is quadratic
@@ -134,6 +134,8 @@ def _sample(turn: Turn) -> Sample:
         question=question,
         contexts=contexts,
         answer=answer,
+        history=_history(turn, generator, question),
+        query=_query(turn, question),
         retrieved_ids=ids if len(ids) == len(contexts) else (),
     )
 
@@ -570,6 +572,32 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
         and is_in(searched, message)
         for step in turn.steps
     )
+
+
+def _query(turn: Turn, question: str) -> str | None:
+    """Return the text that all retrievers were given, if it is one and not the question."""
+    queries = {bare(one.input): one.input for one in turn.retrievers if one.input}
+    only = next(iter(queries.values()), None)
+    return only if len(queries) == 1 and bare(question) not in queries else None
+
+
+def _history(turn: Turn, generator: Step | None, question: str) -> tuple[Message, ...]:
+    """Return the messages before ``question``; none, if it is not clear which they are."""
+    recorded = [step for step in turn.path if "history" in step.recorded]
+    searched = [one.input for one in turn.retrievers]
+    drafts = [call.output for call in turn.calls]
+    calls = [call for call in turn.calls if generator is not None and call.id == generator.id]
+    for step in recorded or (*calls, *reversed(turn.path)):
+        asked = step.input or ""
+        is_asked = is_in(question, asked) or any(is_in(query, asked) for query in searched)
+        own = [text for role, text in step.history if role == "assistant"]
+        if recorded or (is_asked and not any(is_same(a, b) for a in own for b in drafts)):
+            history = [*step.history]
+            while history and history[-1].role == "user" and is_in(question, history[-1].text):
+                history.pop()
+            if history or recorded:
+                return tuple(history)
+    return ()
 
 
 # --- whether all parts fit together ---------------------------------------------------------------

@@ -27,13 +27,13 @@ from rag_eval_otel.capture.values import (
     texts_of,
     usable,
 )
-from rag_eval_otel.types import ContextsSource, Passage
+from rag_eval_otel.types import ContextsSource, Message, Passage
 
 if TYPE_CHECKING:
     from rag_eval_otel.capture.span import Span
 
 Kind = Literal["agent", "chain", "embedding", "llm", "other", "reranker", "retriever", "tool"]
-Part = Literal["documents", "input", "output", "prompt"]
+Part = Literal["documents", "history", "input", "output", "prompt"]
 
 RETRIEVALS = frozenset({"retriever", "reranker"})
 
@@ -82,6 +82,7 @@ class Step:
     tool_results: tuple[Result, ...] = ()  # in the prompt, after the last message of the user
     windows: Mapping[str, str] = field(default_factory=dict)  # longer texts, by those of documents
     own_messages: tuple[str, ...] = ()  # in the prompt, by the LLM itself
+    history: tuple[Message, ...] = ()  # of user and assistant, before the last message of the user
     input_texts: tuple[str, ...] = ()  # all in the input of a chain; ``input`` may be none of them
     output_texts: tuple[str, ...] = ()
     documents_seen: tuple[Passage, ...] = ()  # in the input and the output of a chain
@@ -125,6 +126,7 @@ Found: TypeAlias = "Any"  # plain data, or a `Lost`, or None for a missing value
 
 _ANSWERS_LATER = re.compile("llama_?index")  # spans of LlamaIndex may end before the answer
 _CHOICES = frozenset({"choices", "generations", "replies"})  # alternatives: the first is read
+_SPEAKERS = ("user", "assistant")
 _REPLY_KEYS = "message generations choices replies messages output answer text".split()
 
 
@@ -185,6 +187,7 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
         output=output,
         input_texts=_texts_in(inputs),
         output_texts=_texts_in(outputs),
+        history=history_in(inputs),
         deferred=output is None and _ANSWERS_LATER.search(view.scope) is not None,
         documents_seen=(*given, *returned),
         documents_given=given,
@@ -309,6 +312,7 @@ def llm(
         input=next((text for role, text in reversed(shown) if role == "user"), None),
         prompt=tuple(text for _, text in shown),
         own_messages=tuple(text for role, text in shown if role == "assistant"),
+        history=() if isinstance(messages, Lost) else history_in(messages),
         tool_results=() if isinstance(messages, Lost) else _results(messages),
         output=losses.text("output", reply, text),
         calls_tools=calls_tools or "tool" in str(finish),
@@ -328,6 +332,28 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
     found = [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(messages)]
     asked = question_in(messages) if not found and isinstance(messages, Mapping) else None
     return [("user", asked)] if asked else found
+
+
+def history_in(data: Found) -> tuple[Message, ...]:
+    """Return the ``chat_history`` in ``data``, or the messages before the last one of the user.
+
+    Calls of tools are left out. Pairs of texts in a ``chat_history`` are questions and answers.
+    """
+    kept = data.get("chat_history") if isinstance(data, Mapping) else None
+    if isinstance(kept, list):
+        pairs = [zip(_SPEAKERS, pair, strict=False) for pair in kept if isinstance(pair, list)]
+        texts = [{"role": role, "content": text} for pair in pairs for role, text in pair]
+        found = texts or messages_in(kept)
+    else:
+        found = messages_in(data)
+        asked = [number for number, one in enumerate(found) if one["role"] == "user"]
+        found = found[: asked[-1]] if asked else []
+    return tuple(
+        Message(one["role"], text)
+        for one in found
+        if one["role"] in _SPEAKERS and not one.get("tool_calls")
+        if isinstance(text := one.get("content"), str) and text.strip()
+    )
 
 
 def _results(messages: Found) -> tuple[Result, ...]:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.capture.documents import block_in, parts_of
 from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Part, Step
-from rag_eval_otel.capture.values import is_in, is_same, json_in, normalised, place
+from rag_eval_otel.capture.values import bare, is_in, is_same, json_in, normalised, place
 from rag_eval_otel.types import ContextsSource, Passage, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
@@ -106,6 +106,7 @@ def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, 
         input=shown.input,
         prompt=shown.prompt,
         own_messages=shown.own_messages,
+        history=shown.history,
         tool_results=shown.tool_results,
     )
 
@@ -410,6 +411,16 @@ class Turn:
     @property
     def asked(self) -> tuple[str, ...]:
         return tuple(step.input for step in (*self.path, *self.retrievers) if step.input)
+
+    @property
+    def searches(self) -> tuple[int, int, int] | None:
+        """How many searches were made, how many repeat a query, and how many found nothing."""
+        made = [
+            r for r in self.retrievers if r.kind == "retriever" and r.contexts_source != "prompt"
+        ]
+        queries = [bare(one.input) for one in made if one.input]
+        empty = sum(one.documents == () for one in made)
+        return (len(made), len(queries) - len(set(queries)), empty) if made else None
 
     @property
     def size(self) -> int:

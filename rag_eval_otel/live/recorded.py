@@ -29,7 +29,7 @@ from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Call
-from rag_eval_otel.types import Evaluation, Feedback, Label, Passage, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, Label, Messages, Passage, Sample, SpanRef
 from rag_eval_otel.untrusted import Redactor
 
 if TYPE_CHECKING:
@@ -46,15 +46,24 @@ _ACCEPTED: Final = (
 Origin: TypeAlias = Literal["ids", "current", "run"]  # what identifies the turn of feedback
 
 
-def record_question(text: str) -> None:
+def record_question(text: str, *, history: Messages = ()) -> None:
     """Record the question of the user on the active LangChain run, or else on the current span.
 
-    A span is one turn (one question and its answer), so start a span for each question. Of several
-    calls, the last counts. Without a run and a span, a warning is logged. A span that is not
-    sampled records nothing. If ``text`` is not a str, a `TypeError` is raised under pytest and with
-    ``RAG_EVAL_RAISE_ERRORS=on``; otherwise the error is only logged and counted.
+    ``history``: the messages before it, oldest first, as in `Sample`. A span is one turn (one
+    question and its answer), so start a span for each question. Of several calls, the last counts.
+    Without a run and a span, a warning is logged. A span that is not sampled records nothing. If
+    ``text`` is not a str, or ``history`` not of messages, a `TypeError` is raised under pytest and
+    with ``RAG_EVAL_RAISE_ERRORS=on``; otherwise the error is only logged and counted.
     """
     _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
+    with _edge("record", raise_errors=raises_errors()):
+        messages = Sample(history=history).history
+        if messages and (run := _active_run()) is not None:
+            run.said = {**(run.said or {}), "history": messages}
+        elif messages:
+            entries = [{"role": role, "content": text} for role, text in messages]
+            written = json.dumps(entries, ensure_ascii=False)
+            _current_span("record_question").set_attribute(semconv.HISTORY, written)
 
 
 def record_answer(text: str) -> None:
@@ -110,10 +119,10 @@ def record_feedback(
 
     ``score`` is from 0 (bad) to 1 (good), or a bool. Without ids, the feedback is about the turn
     (question and answer) of the current span. ``trace_id`` has 32 hexadecimal digits, as in
-    ``format_trace_id(span.get_span_context().trace_id)``, or is a W3C ``traceparent``, or for
-    LangChain the ``run_id`` of the root run. ``span_id`` has 16 hexadecimal digits; it is needed
-    only if a trace has several turns. ``name`` says who gave the feedback. ``comment`` is redacted
-    by the function of the option ``redact``, and exported.
+    ``format_trace_id(span.get_span_context().trace_id)``, or is the ``run_id`` of LangChain's root
+    run. ``span_id`` has 16 hexadecimal digits; it is needed only if a trace has several turns.
+    ``name`` says who gave the feedback. ``comment`` is redacted by the function of the option
+    ``redact``, and exported.
 
     The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and backends. If
     bad feedback (below 0.5) comes before the trace of its turn has ended, the turn is evaluated,
@@ -133,14 +142,7 @@ def record_feedback(
         if (intake := intake_for(trace)) is not None:
             intake.submit(feedback, origin)
             return
-        _warnings.write(
-            "alone",
-            "record_feedback(): no pipeline of rag_eval_otel runs in this process, so feedback is"
-            " only emitted as an event and a metric; call instrument() to reach backends",
-        )
-        instruments = InstrumentSink()
-        instruments.feedback(feedback, "unmatched")
-        instruments.emit_feedback(feedback)
+        InstrumentSink().feedback(feedback, "unmatched")
         EventSink().emit_feedback(feedback)
 
 
@@ -260,11 +262,6 @@ def _ids(
         if context.is_valid or run is None:
             return context.trace_id, context.span_id or None, "current"
         return run.tree.root.id, None, "run"
-    if isinstance(trace_id, str) and (
-        header := re.fullmatch(r"[^-]*-([^-]*)-([^-]*)-[^-]*", trace_id)
-    ):
-        trace_id, span = header.groups()
-        span_id = span if span_id is None else span_id
     origin: Origin = "run" if isinstance(trace_id, UUID) or "-" in str(trace_id) else "ids"
     trace = _number(trace_id, name="trace_id", digits=32)
     span_number = None if span_id is None else _number(span_id, name="span_id", digits=16)
@@ -284,8 +281,6 @@ def _number(value: object, *, name: str, digits: int) -> int:
     return number
 
 
-_Labels: TypeAlias = "dict[str, tuple[Label, str]]"  # label and the version of each metric
-
 _MAX_TURNS: Final = 4096  # turns whose labels are remembered
 _MAX_SAID: Final = 16  # feedback on one turn
 
@@ -295,7 +290,7 @@ class _Known:
     """A recent turn that feedback can be joined with."""
 
     key: tuple[int, int]  # trace id and span id
-    labels: _Labels | None = None  # from the judge, once the turn is evaluated
+    labels: dict[str, Label] | None = None  # from the judge, once the turn is evaluated
     said: tuple[Feedback, ...] = ()
 
 
@@ -374,9 +369,9 @@ class FeedbackIntake:
         if sampling is not None and (sampling.stage != "judge" or sampling.is_targeted):
             return
         known = self._settled(span)
-        known.labels = {s.name: (s.label, s.version) for s in evaluation.scores if s.label}
+        known.labels = {score.name: score.label for score in evaluation.scores if score.label}
         if evaluation.label is not None:
-            known.labels[OVERALL] = (evaluation.label, evaluation.judge or "")
+            known.labels[OVERALL] = evaluation.label
         for feedback in known.said:
             self._compare(feedback, known.labels)
 
@@ -390,16 +385,12 @@ class FeedbackIntake:
         known = self._find(feedback.trace_id, feedback.span_id)
         if known is not None:
             self.instruments.feedback(feedback, "joined")
-            joined = self._add(known, feedback)
-            keeps_ids = origin == "ids" and feedback.span_id is not None
-            self.pass_on(feedback if keeps_ids else joined)
+            self.pass_on(self._add(known, feedback))
             return
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
         if not is_expected:
-            what, end = ("this LangChain run", "not ") if is_run else ("it", "")
-            why = f"no turn of {what} is known here; the feedback is {end}passed on with its ids"
-            self._warn("unmatched", feedback, why)
+            self._warn("unmatched", feedback, "no turn of it is known here")
         if not is_run:
             self.pass_on(feedback)
         self._wait(feedback, is_passed=not is_run)
@@ -411,10 +402,9 @@ class FeedbackIntake:
             self._compare(feedback, known.labels)
         return feedback
 
-    def _compare(self, feedback: Feedback, labels: _Labels) -> None:
+    def _compare(self, feedback: Feedback, labels: dict[str, Label]) -> None:
         for name in {feedback.name} if feedback.name in labels else labels.keys():
-            label, version = labels[name]
-            self.pass_on(Agreement(metric=name, label=label, version=version, feedback=feedback))
+            self.pass_on(Agreement(metric=name, label=labels[name], feedback=feedback))
 
     def _warn(self, kind: str, feedback: Feedback, why: str) -> None:
         message = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"

@@ -203,9 +203,8 @@ def _llm(view: Span, inputs: Any) -> Step:
     if all(result.text for result in step.tool_results) or not isinstance(messages, list):
         return step
     full = build.llm(view, messages=messages, reply=None)
-    return replace(
-        step, prompt=full.prompt, tool_results=full.tool_results, own_messages=full.own_messages
-    )
+    names = ("prompt", "tool_results", "own_messages", "history")
+    return replace(step, **{name: getattr(full, name) for name in names})
 
 
 def _documents(outputs: Any) -> Any:

@@ -9,19 +9,20 @@ from typing import Any, Final
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.documents import distinct, passages_in
 from rag_eval_otel.capture.span import Span
-from rag_eval_otel.capture.step import Part, Step
+from rag_eval_otel.capture.step import Part, Step, history_in
 from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, read
-from rag_eval_otel.types import Passage
+from rag_eval_otel.types import Message, Passage
 
 PARTS: Final[Mapping[str, Part]] = {  # what the application records in each attribute
     semconv.QUESTION: "input",
     semconv.ANSWER: "output",
+    semconv.HISTORY: "history",
     semconv.CONTEXTS: "documents",
     semconv.RETRIEVAL_RECORDED: "documents",
 }
 
-CONTENT: Final = (r"rag\.(question|contexts|answer)", r"rag\.retrieval\.(query|documents)")
-LISTS: Final = frozenset({semconv.CONTEXTS, semconv.RETRIEVAL_DOCUMENTS})
+CONTENT: Final = (r"rag\.(question|history|contexts|answer)", r"rag\.retrieval\.(query|documents)")
+LISTS: Final = frozenset({semconv.CONTEXTS, semconv.HISTORY, semconv.RETRIEVAL_DOCUMENTS})
 
 
 def with_recorded(view: Span, step: Step) -> Step:
@@ -32,6 +33,7 @@ def with_recorded(view: Span, step: Step) -> Step:
         "input": _text(view, semconv.QUESTION),
         "output": _text(view, semconv.ANSWER),
         "documents": _contexts(view, events),
+        "history": _history(view),
     }
     said = {part: value for part, value in values.items() if value is not None}
     texts: dict[Any, Any] = {p: None if isinstance(v, Lost) else v for p, v in said.items()}
@@ -46,6 +48,13 @@ def with_recorded(view: Span, step: Step) -> Step:
         cut=(step.cut - said.keys()) | {p for p, v in said.items() if v is CUT},
         flat=False,
     )
+
+
+def _history(view: Span) -> tuple[Message, ...] | None:
+    if semconv.HISTORY not in view.attributes:
+        return None
+    data = read(view.attributes[semconv.HISTORY], limit=view.value_limit)
+    return () if isinstance(data, Lost) else history_in({"chat_history": data})
 
 
 def _text(view: Span, name: str) -> str | Lost | None:

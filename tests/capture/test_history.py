@@ -1,0 +1,171 @@
+"""The messages before a question, and the query, as each way of capture records them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableLambda
+
+from live import attached
+from rag_eval_otel import Evaluation, Sample, record_answer, record_question, record_retrieval
+from rag_eval_otel.capture.step import history_in
+from rag_eval_otel.capture.values import plain
+from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.types import Message
+from replay import load, replay
+
+FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
+TURN = [("user", "Who built it?"), ("assistant", "Bo.")]
+
+
+@pytest.mark.parametrize(
+    ("data", "history"),
+    [
+        ({"question": "And when?", "chat_history": [["Who built it?", "Bo."]]}, TURN),
+        (
+            {"question": "And when?", "chat_history": [("human", "Who built it?"), ("ai", "Bo.")]},
+            TURN,
+        ),
+        (
+            {
+                "chat_history": [
+                    {"type": "human", "content": "Who built it?"},
+                    {"type": "ai", "content": "Bo."},
+                ]
+            },
+            TURN,
+        ),
+        ({"chat_history": "Human: Who built it?\nAI: Bo."}, []),
+        ({"chat_history": []}, []),
+        ([{"type": "human", "content": "And when?"}], []),
+        (
+            [{"type": "system", "content": "Be brief."}, *map(tuple, TURN), ("user", "And when?")],
+            TURN,
+        ),
+        (
+            [
+                {"type": "human", "content": "Who built it?"},
+                {
+                    "type": "ai",
+                    "content": "",
+                    "tool_calls": [{"name": "search", "args": {}, "id": "1"}],
+                },
+                {"role": "tool", "content": "Bo built it.", "tool_call_id": "1"},
+                {"type": "ai", "content": "Bo."},
+                {"type": "human", "content": "And when?"},
+                {
+                    "type": "ai",
+                    "content": "Let me see.",
+                    "tool_calls": [{"name": "search", "args": {}, "id": "2"}],
+                },
+            ],
+            TURN,
+        ),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, *TURN], []),
+        ("And when?", []),
+        (None, []),
+    ],
+)
+def test_forms(data: Any, history: list[tuple[str, str]]) -> None:
+    """Messages of user and assistant count, without calls and results of tools, and images."""
+    assert [tuple(message) for message in history_in(plain(data))] == history
+
+
+class Shelf(BaseRetriever):
+    """Finds one document, which has the query."""
+
+    def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
+        return [Document(f"The bridge was built by Bo in 1890 ({query}).")]
+
+
+def app_of(*, rewrites: bool) -> Runnable[Any, str]:
+    prompt = ChatPromptTemplate.from_messages(
+        [
+            ("system", "Use this: {context}"),
+            MessagesPlaceholder("chat_history"),
+            ("user", "{question}"),
+        ]
+    )
+    model = FakeListChatModel(responses=["Bo built it.", "In 1890.", "It is red.", "No, by Bo."])
+    shelf = Shelf()
+
+    def asked(inputs: dict[str, Any]) -> str:
+        return f"the bridge: {inputs['question']}" if rewrites else inputs["question"]
+
+    def answer(inputs: dict[str, Any]) -> str:
+        found = shelf.invoke(asked(inputs))
+        shown = {**inputs, "context": found[0].page_content}
+        return (prompt | model | StrOutputParser()).invoke(shown)
+
+    return RunnableLambda(answer).with_config(run_name="chat")
+
+
+class Noting(LexicalJudge):
+    """Keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[dict[str, Any]] = []
+
+    async def reply(self, tasks: Any) -> Any:
+        self.shown += [dict(task.inputs) for task in tasks if task.prompt == "context_relevance_1"]
+        return await super().reply(tasks)
+
+
+QUESTIONS = ["Who built it?", "And when?", "Which colour is it?", "Was it built by Al?"]
+
+
+@pytest.mark.parametrize("rewrites", [True, False])
+def test_a_conversation_in_langchain(rewrites: bool) -> None:  # noqa: FBT001
+    """Each of four turns has the messages before it, and the query if the question is rewritten."""
+    judge, results = Noting(), list[Evaluation]()
+    with attached(judge=judge, sinks=[results.append], metrics=["context_relevance"]) as app:
+        chat, history = app_of(rewrites=rewrites), list[tuple[str, str]]()
+        for question in QUESTIONS:
+            inputs = {"question": question, "chat_history": list(history)}
+            said = chat.invoke(inputs, {"callbacks": [app.handle.callback]})
+            assert app.handle.flush(60)
+            history += [("user", question), ("assistant", said)]
+    assert [one.messages for one in results] == [0, 2, 4, 6]
+    assert [one.is_rewritten for one in results] == [rewrites] * 4
+    told = tuple(f"{role}: {text}" for role, text in history[:6])
+    assert [texts.get("history", ()) for texts in judge.shown] == [told[:n] for n in (0, 2, 4, 6)]
+    queries = [f"the bridge: {question}" if rewrites else None for question in QUESTIONS]
+    assert [texts.get("query") for texts in judge.shown] == [None, *queries[1:]]
+
+
+def test_a_recorded_history() -> None:
+    """`record_question` records the messages before it, on a span or a run, and no other's."""
+    judge = Noting()
+    with attached(judge=judge, metrics=["context_relevance"]) as app:
+        for history in (TURN, []):
+            with app.provider.get_tracer("app").start_as_current_span("ask"):
+                record_question("And when?", history=history)
+                record_retrieval("And when?", ["Bo built it in 1890."])
+                record_answer("In 1890.")
+        assert app.handle.flush(60)
+    told = [texts.get("history", ()) for texts in judge.shown]
+    assert told == [("user: Who built it?", "assistant: Bo."), ()]
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared recordings are not here")
+def test_recorded_conversations() -> None:
+    """Of all recordings, those of conversations have a history, exact; most have the query, too."""
+    found = {}
+    for path in sorted(FOLDER.glob("*hist*.json")) + sorted(FOLDER.glob("*condense*.json")):
+        for outcome in replay(load(path).calls):
+            if isinstance(outcome.result, Sample):
+                found[path.stem] = (outcome.result.history, outcome.result.query)
+    earlier = (
+        Message("user", "Tell me about Acme Rockets"),
+        Message("assistant", "Acme Rockets sells rockets."),
+    )
+    told = [history for history, _ in found.values() if history]
+    assert len(told) >= 11
+    assert set(told) == {earlier}
+    asked = [query for history, query in found.values() if history]
+    assert set(asked) <= {"When was the company Acme Rockets founded?", None}
