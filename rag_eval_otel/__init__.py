@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
     from rag_eval_otel.errors import ConfigError, JudgeError
     from rag_eval_otel.evaluation import aevaluate, evaluate
+    from rag_eval_otel.judge.function import FunctionJudge
     from rag_eval_otel.judge.langchain import LangChainJudge
     from rag_eval_otel.judge.lexical import LexicalJudge
     from rag_eval_otel.judge.local import LocalJudge
@@ -44,6 +45,7 @@ __all__ = [
     "ConfigError",
     "Evaluation",
     "Feedback",
+    "FunctionJudge",
     "Handle",
     "HashingEmbedder",
     "JudgeError",
@@ -74,6 +76,7 @@ _MODULES = {
     "embed": ("HashingEmbedder", "LangChainEmbedder", "OpenAIEmbedder"),
     "errors": ("ConfigError", "JudgeError"),
     "evaluation": ("aevaluate", "evaluate"),
+    "judge.function": ("FunctionJudge",),
     "judge.langchain": ("LangChainJudge",),
     "judge.lexical": ("LexicalJudge",),
     "judge.local": ("LocalJudge",),

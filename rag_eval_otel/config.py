@@ -37,6 +37,7 @@ from rag_eval_otel.types import (
     ChatModel,
     DriftSettings,
     Embedder,
+    JudgeFunction,
     JudgeLike,
     MetricLike,
     TextEmbeddings,
@@ -68,7 +69,7 @@ class Config:
     # Metrics and judge
     metrics: Sequence[str | MetricLike] = ("default",)
     """Metrics, their names, or names of sets: ``default`` (2 requests a turn) or ``dual`` (4)."""
-    judge: str | JudgeLike | ChatModel = "lexical"
+    judge: str | JudgeLike | ChatModel | JudgeFunction = "lexical"
     """What scores: ``lexical`` (offline), ``<provider>/<model>``, a `Judge`, or a chat model."""
     embedder: str | Embedder | TextEmbeddings = "hashing"
     """``hashing`` (offline), ``<provider>/<model>``, an `Embedder`, or LangChain ``Embeddings``.
@@ -231,7 +232,7 @@ class ConfigOptions(TypedDict, total=False):
     """The fields of `Config` as keyword arguments."""
 
     metrics: Sequence[str | MetricLike]
-    judge: str | JudgeLike | ChatModel
+    judge: str | JudgeLike | ChatModel | JudgeFunction
     embedder: str | Embedder | TextEmbeddings
     prompts: str | None
     prices: str | os.PathLike[str] | Mapping[str, Any] | None

@@ -8,7 +8,6 @@ import copy
 import math
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -33,7 +32,7 @@ from rag_eval_otel.judge.usage import (
     will_attempt,
 )
 from rag_eval_otel.providers import provider_of
-from rag_eval_otel.runtime.threads import SyncFirst
+from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Embedder, Usage, Vectors
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ class OpenAIEmbedder:
         self._client = OpenAIClient(
             kind, base_url, api_key=api_key, timeout=timeout, retries=retries, client=client
         )
-        self._coding = {"encoding_format": "base64"}
         title = f"embedder {provider}/{model} at {self._client.address}"
         self.endpoint = Endpoint(f"embedder {model}", self._client.limits, title=title)
         self._batches = Batches(self._embed)
@@ -98,18 +96,13 @@ class OpenAIEmbedder:
     async def _embed(self, texts: Sequence[str]) -> Vectors:
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
 
-        async def send(coding: Mapping[str, str]) -> Vectors:
-            body = {"model": self.model, "input": shown, **coding}
+        body = {"model": self.model, "input": shown, "encoding_format": "base64"}
+
+        async def send() -> Vectors:
             return _rows(await self._client.post("/embeddings", body), len(texts))
 
         await self._client.open()  # now, because the time of an attempt is limited
-        try:
-            return await self.endpoint.call(partial(send, self._coding))
-        except JudgeRequestError as error:
-            if "encoding_format" not in error.named:
-                raise
-        self._coding = {}
-        return await self.endpoint.call(partial(send, {}))
+        return await self.endpoint.call(send)
 
 
 def _rows(payload: Mapping[str, Any], count: int) -> Vectors:
@@ -133,12 +126,13 @@ class LangChainEmbedder:
     """
 
     def __init__(self, embeddings: Embeddings) -> None:
-        self._call = SyncFirst(embeddings.embed_documents, embeddings.aembed_documents)
+        self._embeddings, self._workers = embeddings, Workers()
         self.model = name_of(embeddings)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a row for each of ``texts``; exceptions of LangChain are raised."""
-        return np.asarray(await self._call(list(texts)), dtype=np.float64)
+        call = partial(self._embeddings.embed_documents, list(texts))
+        return np.asarray(await self._workers.run(call), dtype=np.float64)
 
 
 class HashingEmbedder:
@@ -228,8 +222,7 @@ class Embed:
 @dataclass(slots=True, eq=False)
 class _Part:
     texts: Sequence[str]
-    rows: asyncio.Future[Vectors]
-    context: Context = field(default_factory=copy_context)
+    rows: asyncio.Future[Vectors | None]  # None: its caller has to send the texts alone
     scope: Scope = field(default_factory=current_scope)
 
 
@@ -255,15 +248,17 @@ class Batches:
         will_attempt()
         loop = asyncio.get_running_loop()
         queue = self._queues.setdefault(loop, _Queue())
-        if not queue.under_way and not queue.waiting:
-            return await self._sent(queue, texts)
-        part = _Part(texts, loop.create_future())
-        queue.waiting.append(part)
-        if sum(len(each.texts) for each in queue.waiting) >= _MOST_TEXTS:
-            self._flush(queue)
-        elif len(queue.waiting) == 1:
-            loop.call_later(_WINDOW, self._flush, queue)
-        return await part.rows
+        if queue.under_way or queue.waiting:
+            part = _Part(texts, loop.create_future())
+            queue.waiting.append(part)
+            if sum(len(each.texts) for each in queue.waiting) >= _MOST_TEXTS:
+                self._flush(queue)
+            elif len(queue.waiting) == 1:
+                loop.call_later(_WINDOW, self._flush, queue)
+            rows = await part.rows
+            if rows is not None:
+                return rows
+        return await self._sent(queue, texts)
 
     async def _sent(self, queue: _Queue, texts: Sequence[str]) -> Vectors:
         queue.under_way += 1
@@ -277,16 +272,15 @@ class Batches:
         while parts:
             sizes = accumulate(len(part.texts) for part in parts)
             count = max(1, sum(size <= _MOST_TEXTS for size in sizes))
-            self._begin(queue, parts[:count])
-            parts = parts[count:]
+            group, parts = parts[:count], parts[count:]
+            if count == 1:
+                group[0].rows.set_result(None)
+                continue
+            task = asyncio.ensure_future(self._shared(queue, group))
+            queue.tasks.add(task)
+            task.add_done_callback(partial(self._deliver, queue, group))
 
-    def _begin(self, queue: _Queue, parts: Sequence[_Part]) -> None:
-        loop = parts[0].rows.get_loop()
-        task = parts[0].context.run(loop.create_task, self._rows(queue, parts))
-        queue.tasks.add(task)
-        task.add_done_callback(partial(self._deliver, queue, parts))
-
-    async def _rows(self, queue: _Queue, parts: Sequence[_Part]) -> Vectors:
+    async def _shared(self, queue: _Queue, parts: Sequence[_Part]) -> Vectors:
         texts = [text for part in parts for text in part.texts]
         meters = [part.scope.meter for part in parts if part.scope.meter is not None]
         with scope(deadline=max(part.scope.deadline for part in parts)), shared_by(meters):
@@ -301,9 +295,9 @@ class Batches:
         for end, part in zip(accumulate(len(part.texts) for part in parts), parts, strict=True):
             if part.rows.done():  # its caller was cancelled
                 continue
-            if len(parts) > 1 and may_be_of_one_text:
-                self._begin(queue, [part])
-            elif error is not None:
-                part.rows.set_exception(error)
-            else:
+            if error is None:
                 part.rows.set_result(task.result()[end - len(part.texts) : end])
+            elif may_be_of_one_text:
+                part.rows.set_result(None)
+            else:
+                part.rows.set_exception(error)

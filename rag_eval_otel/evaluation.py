@@ -33,7 +33,6 @@ from rag_eval_otel.judge.models import (
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import Ledger, deadline_after, is_offline, name_of, scope
 from rag_eval_otel.judge.wire import clipped, prompt_hash
-from rag_eval_otel.log import class_name
 from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.metrics.custom import FunctionMetric
@@ -216,18 +215,19 @@ class Measurement:
         embedder = name_of(self.embedder)
         prices = partial(self.prices.cost_of, judge=(model, self.judge.model), embedder=embedder)
         model = model if revision is None else f"{model}.{revision}"
-        texts = [sample.question, *sample.context_texts, sample.answer, sample.reference or ""]
-        signs = suspicions([*texts, *sample.extra.values()])
+        texts = [sample.question, *sample.context_texts, sample.answer, *sample.extra.values()]
+        texts += [sample.reference or "", sample.query or "", *(m.text for m in sample.history)]
+        signs = suspicions(texts)
         remarks: dict[str, Any] = {"injection": list(signs)} if signs else {}
-        if cut or ask.is_shortened:
-            shortened = {"judge": "fewer contexts"} if ask.is_shortened else {}
-            remarks["truncated"] = {**cut, **shortened}
+        if cut:
+            remarks["truncated"] = cut
 
         def cost(usage: Usage) -> float | None:
             return prices(usage) if usage.tokens else None
 
         scores: list[Score] = []
-        for metric, run, definition in zip(self.metrics, runs, self._definitions, strict=True):
+        definitions = self._definitions[bool(sample.history)]
+        for metric, run, definition in zip(self.metrics, runs, definitions, strict=True):
             timeout = Score(name=metric.name, status="error", reason="timeout")
             score = run.result() if run.done() and not run.cancelled() else timeout
             detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
@@ -243,6 +243,8 @@ class Measurement:
             currency=self.prices.currency,
             embedder=embedder if embeds else None,
             label_metrics=self.labelling,
+            messages=len(sample.history),
+            is_rewritten=sample.query is not None,
         )
 
     async def _run(self, metric: Metric, sample: Sample, ask: Ask, *, embed: EmbedFn) -> Score:
@@ -267,7 +269,7 @@ class Measurement:
             reason = "bad_request" if outcome == "not_found" else cast("Reason", outcome)
             # The message of the error may quote texts of the sample. A status is that of a model.
             of_model = error if title else None
-            return _failed(metric, reason, of_model, cause=class_name(type(error)))
+            return _failed(metric, reason, of_model, cause=type(error).__name__)
 
     @cached_property
     def labelling(self) -> frozenset[str] | None:
@@ -279,10 +281,14 @@ class Measurement:
         return None if named is None else named.union(others)
 
     @cached_property
-    def _definitions(self) -> list[str]:
+    def _definitions(self) -> Mapping[bool, list[str]]:
+        """The definitions of the metrics, by whether there are messages before the question."""
+        ways = {"share_requests": self.share_requests, "reasons": self.explanations}
         with scope(prompts=self.prompts):
-            define = partial(definition_of, share_requests=self.share_requests)
-            return [define(metric, reasons=self.explanations) for metric in self.metrics]
+            return {
+                history: [definition_of(metric, **ways, history=history) for metric in self.metrics]
+                for history in (False, True)
+            }
 
     def definitions(self) -> dict[str, str]:
         """Return a text for each metric; if it is equal, scores of equal samples can be reused."""
@@ -292,7 +298,7 @@ class Measurement:
         with suppress(PackageNotFoundError):
             ours = release("rag-eval-otel")
         texts: dict[str, str] = {}
-        for metric, definition in zip(self.metrics, self._definitions, strict=True):
+        for metric, definition in zip(self.metrics, self._definitions[True], strict=True):
             own = [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
             texts[metric.name] = " ".join([f"{definition}/{models[0]}", *models, ours, *own])
         return texts
@@ -312,11 +318,15 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
     return frozenset(named) or None
 
 
-def definition_of(metric: Any, *, share_requests: bool, reasons: bool = False) -> str:
+def definition_of(
+    metric: Any, *, share_requests: bool, reasons: bool = False, history: bool = False
+) -> str:
     """Return `Score.version` up to the model: name, hash of prompts and options, and mode."""
-    extra = ["reasons"] if reasons else []
+    extra = ["history"] if history and kinds_of(metric) else []
+    rewriting = ["standalone_question"] if extra else []
+    extra += ["reasons"] if reasons else []
     repeated = ["repeated"] if share_requests else []
-    frame = ["frame", "closing", "schema", "complaint", *repeated, *extra]
+    frame = ["frame", "closing", "schema", "complaint", *repeated, *extra, *rewriting]
     prompts = prompt_hash(frame, kinds_of(metric))
     compared = [f.name for f in fields(metric) if f.compare] if is_dataclass(metric) else []
     parameters = [(n, getattr(metric, n)) for n in compared if n not in {"name", "threshold"}]

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 _CALLS: Final = 6  # innermost calls that are named: a library's own, and who called the library
 _MAX_NAME: Final = 200  # characters of a file name or a class name: an `exec` may invent long ones
-
-# As the interpreter itself reads them: a class may define attributes of these names that fail.
-_traceback_of: Final[Any] = vars(BaseException)["__traceback__"].__get__
-class_name: Final[Callable[[type], str]] = vars(type)["__name__"].__get__
 
 
 class _Named(logging.LoggerAdapter):  # type: ignore[type-arg]  # none in Python 3.10
@@ -34,8 +30,8 @@ log: Final = _Named(logging.getLogger("rag_eval_otel"), {})  # no module has ano
 
 def cause_of(error: BaseException) -> str:
     """Return a line with the class of ``error`` and the calls that raised it, innermost first."""
-    calls = list(deque(_calls(_traceback_of(error)), maxlen=_CALLS))
-    return " < ".join([f"{_short(class_name(type(error)))} at {calls.pop()}", *reversed(calls)])
+    calls = list(deque(_calls(error.__traceback__), maxlen=_CALLS))
+    return " < ".join([f"{_short(type(error).__name__)} at {calls.pop()}", *reversed(calls)])
 
 
 def _calls(traceback: TracebackType | None) -> Iterator[str]:

@@ -144,7 +144,7 @@ REGISTRIES: Mapping[Part, Registry] = {
 """What makes judges and embedders, by name of the provider."""
 
 _FORMS: Mapping[Part, tuple[str, str, str]] = {
-    "judge": ("reply", "invoke", "LangChain chat model"),
+    "judge": ("reply", "invoke", "LangChain chat model or a function of a prompt"),
     "embedder": ("embed", "embed_documents", "LangChain Embeddings"),
 }
 """The method of ours and the method of LangChain that an object may have, and what it is then."""
@@ -177,10 +177,10 @@ def check_model(part: Part, value: object, *, shown: str) -> None:
         provider, _, model = value.partition("/")
         if value == OFFLINE[part] or (model and provider in REGISTRIES[part]):
             return
-    elif not isinstance(value, type) and any(
-        callable(getattr(value, method, None)) for method in (own, langchain)
-    ):
-        return
+    elif not isinstance(value, type):
+        methods = (own, langchain, *(["__call__"] if part == "judge" else []))
+        if any(callable(getattr(value, method, None)) for method in methods):
+            return
     names, models = REGISTRIES[part].names(), {each.name: each.model for each in _ALL}
     forms = [OFFLINE[part], *(f"{name}/<{models.get(name, 'model')}>" for name in names[1:])]
     close = _nearest(part, value) if isinstance(value, str) else None

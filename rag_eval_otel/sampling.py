@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Any, Final, TypeAlias
 
@@ -110,18 +111,7 @@ def _is_like(value: object, wanted: object) -> bool:
         return any(_is_like(each, wanted) for each in value)
     if isinstance(wanted, bool) or isinstance(value, bool):
         return value is wanted
-    return _fits(str(value), wanted) if isinstance(wanted, str) else value == wanted
-
-
-def _fits(value: str, pattern: str) -> bool:
-    """Match ``*`` in time that is linear in ``value``, which comes from a request of a user."""
-    first, *parts = pattern.split("*")
-    if not parts or not value.startswith(first):
-        return value == pattern
-    place = len(first)
-    for part in parts[:-1]:
-        place = value.find(part, place)
-        if place < 0:
-            return False
-        place += len(part)
-    return len(value) - place >= len(parts[-1]) and value.endswith(parts[-1])
+    if not isinstance(wanted, str):
+        return value == wanted
+    # Only * is special. Its time is linear in the value, which comes from a request of a user.
+    return fnmatchcase(str(value), wanted.replace("[", "[[]").replace("?", "[?]"))

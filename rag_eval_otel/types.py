@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,9 +27,10 @@ ErrorReason = Literal[_Refused, _NotSent]
 
 _Missing = Literal["missing_question", "missing_reference", "missing_rubric", "missing_input"]
 _Empty = Literal["no_claims", "no_context", "no_questions", "empty_answer", "zero_vector"]
+_NotMeant = Literal["insufficient_context", "no_citations"]  # the metric is about other turns
 _Unusable = Literal["too_long", "judge_incomplete", "unparsable"]  # texts or replies
 _Remark = Literal["noncommittal", "no_logprobs", "partial"]  # on a score with a value
-Reason = Literal[_Missing, _Empty, _Unusable, ErrorReason, _Remark, "span_missed"]
+Reason = Literal[_Missing, _Empty, _NotMeant, _Unusable, ErrorReason, _Remark, "span_missed"]
 """Why a score has no value, or (``status="ok"``) a remark on its value.
 
 ``span_missed`` is the reason of a scored turn whose span was exported before the turn was found.
@@ -47,6 +48,11 @@ HoldStatus = Literal[_Scored, "skipped", "timeout", "overload", "flushed", "shut
 
 ContextsSource = Literal["retrieval", "tool", "prompt"]
 
+Outcome = Literal["answered", "declined"]
+"""Whether the answer answers the question, or says that it cannot."""
+Cause = Literal["retrieval", "unsupported", "needless_refusal", "off_topic", "metric"]
+"""What is to blame for a turn that fails, or for a refusal that is right; see docs/outcomes.md."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
@@ -60,12 +66,29 @@ class Passage:
         _require_text("Passage.text", self.text)
 
 
+class Message(NamedTuple):
+    """A message of a conversation: ``role`` is ``user`` or ``assistant``."""
+
+    role: str
+    text: str
+
+
+Messages: TypeAlias = Iterable[Message | tuple[str, str] | Mapping[str, Any]]
+"""Messages, pairs of role and text, or dicts with ``role`` and ``content``."""
+_ROLES = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
+_MOST_MESSAGES, _MOST_HISTORY = 8, 2000  # messages, and their characters, that a judge is shown
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One question of a user with the retrieved contexts and the answer, as metrics see it.
 
     - ``contexts``: strings or `Passage`s in rank order. An empty question, answer or sequence of
       contexts means that there is none; each metric says which score it then gives.
+    - ``history``: the messages before the question, oldest first, as `Message`s, pairs of role and
+      text, or dicts with ``role`` and ``content``. Only those of user and assistant are kept, of
+      these the last 8, and of their texts the last 2,000 characters.
+    - ``query``: the text that was given to the retriever, if it is not the question.
     - ``reference``: the right answer (ground truth). Live traces have none.
     - ``retrieved_ids``: the ids of the retrieved documents in rank order.
     - ``relevant_ids``: the ids that should have been retrieved, or a mapping from these ids to
@@ -79,6 +102,8 @@ class Sample:
     question: str = ""
     contexts: tuple[Passage, ...] = ()
     answer: str = ""
+    history: tuple[Message, ...] = ()
+    query: str | None = None
     reference: str | None = None
     retrieved_ids: tuple[str, ...] = ()
     relevant_ids: tuple[str, ...] = ()
@@ -94,6 +119,8 @@ class Sample:
             question: str = "",
             contexts: Iterable[str | Passage] = (),
             answer: str = "",
+            history: Messages = (),
+            query: str | None = None,
             reference: str | None = None,
             retrieved_ids: Iterable[object] = (),
             relevant_ids: Iterable[object] | Mapping[str, float] = (),
@@ -103,12 +130,13 @@ class Sample:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        for name in ("question", "answer", "reference"):
-            if name != "reference" or self.reference is not None:
+        for name in ("question", "answer", "query", "reference"):
+            if name in {"question", "answer"} or getattr(self, name) is not None:
                 _require_text(f"Sample.{name}", getattr(self, name))
         graded = self.relevant_ids.values() if isinstance(self.relevant_ids, Mapping) else ()
         changed = {
             "contexts": _contexts(self.contexts),
+            "history": _history(self.history),
             "retrieved_ids": _ids("Sample.retrieved_ids", self.retrieved_ids),
             "relevant_ids": (relevant := _ids("Sample.relevant_ids", self.relevant_ids)),
             "grades": _grades(tuple(graded or self.grades), ids=len(relevant)),
@@ -163,6 +191,25 @@ def _texts(name: str, value: object) -> dict[Any, str]:
     for key, text in value.items():
         _require_text(f"{name}[{key!r}]", text)
     return dict(value)
+
+
+def _history(value: object) -> tuple[Message, ...]:
+    form = 'messages as ("user", text) or {"role": "user", "content": text}'
+    messages: list[Message] = []
+    left = _MOST_HISTORY
+    for item in reversed(_items("Sample.history", value, kind="messages", example="[]")):
+        entry = (item.get("role"), item.get("content")) if isinstance(item, Mapping) else item
+        match entry:
+            case [str(author), str(said)]:
+                role, text = _ROLES.get(author.lower()), said.strip()
+            case [str(), None | [*_]] if isinstance(item, Mapping):  # calls of tools, images
+                continue
+            case _:
+                raise TypeError(f"Sample.history takes {form}, not {type(item).__name__}")
+        if role and text and left and len(messages) < _MOST_MESSAGES:
+            messages.append(Message(role, text[-left:]))
+            left -= len(messages[-1].text)
+    return tuple(reversed(messages))
 
 
 def _contexts(value: object) -> tuple[Passage, ...]:
@@ -245,6 +292,17 @@ class Score:
             msg = f"Score {self.name!r} is {self.status}: it needs a reason and no value."
             raise ValueError(msg)
 
+    @property
+    def unsupported(self) -> tuple[tuple[int, int], ...] | None:
+        """Start and end of each sentence of the answer that the contexts do not support.
+
+        They are half-open, in code points of the answer. None if the places are not known.
+        """
+        places, verdicts = self.detail.get("offsets"), self.detail.get("verdicts", ())
+        if places is None or len(places) != len(verdicts):
+            return None
+        return tuple((a, b) for (a, b), flag in zip(places, verdicts, strict=True) if not flag)
+
     def as_dict(self) -> dict[str, Any]:
         """Return ``value`` and all other fields that are not empty, except ``name``, for JSON."""
         entries: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
@@ -279,6 +337,16 @@ class SpanRef:
     trace_flags: int = 1
 
 
+SUFFICIENT = 0.75
+"""The context relevance from which contexts suffice: halfway from the rating 1 of 2 to 2 of 2."""
+_TABLE = frozenset(
+    "answer_relevancy context_relevance context_sufficiency faithfulness needless_refusal".split()
+)
+_OF_CLAIMS = frozenset(
+    "context_agreement response_groundedness response_supported statement_faithfulness".split()
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """All scores of one sample: `evaluate` returns it, and every sink receives it.
@@ -293,6 +361,8 @@ class Evaluation:
     - ``about``: attributes of the user and the conversation: ``session.id``, ``user.id``,
       ``gen_ai.conversation.id``, and metadata that the user of the library chose.
     - ``answer_length``: the characters of the answer, if the sample is from a live application.
+    - ``messages``: the number of messages in `Sample.history`. ``is_rewritten``: whether the
+      application searched with another text than the question (`Sample.query`).
     - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
     """
@@ -307,6 +377,8 @@ class Evaluation:
     span: SpanRef | None = None
     lag: float | None = None
     answer_length: int | None = None
+    messages: int = 0
+    is_rewritten: bool = False
     embedder: str | None = None
     label_metrics: frozenset[str] | None = None
     sampling: Sampling | None = None
@@ -361,14 +433,65 @@ class Evaluation:
         return self.status == "unscored" and any(s.reason in faults for s in self.scores)
 
     @property
-    def label(self) -> Label | None:
-        """``fail`` if at least one metric failed its threshold, else ``pass``; None without labels.
+    def outcome(self) -> Outcome | None:
+        """``declined`` if ``answer_relevancy`` is ``noncommittal``; None without its score."""
+        relevancy = self._columns.get("answer_relevancy")
+        if relevancy is None or relevancy.value is None or relevancy.reason == "empty_answer":
+            return None
+        return "declined" if relevancy.reason == "noncommittal" else "answered"
 
+    @property
+    def cause(self) -> Cause | None:
+        """What is to blame, by the table in docs/outcomes.md. None if the turn is good.
+
+        A right refusal passes with the cause ``retrieval``. There is no cause without scores of
+        context relevance and answer relevancy, and of the faithfulness of an answer with claims.
+        """
+        return None if (verdict := self._verdict) is None else verdict[1]
+
+    @property
+    def label(self) -> Label | None:
+        """``fail`` or ``pass`` by the table in docs/outcomes.md, if its three metrics have scores.
+
+        Else ``fail`` if at least one metric failed its threshold; None if no metric has a label.
         If at least one of ``label_metrics`` was measured, only these metrics count.
         """
+        if (verdict := self._verdict) is not None:
+            return verdict[0]
         named = [score for score in self.scores if score.name in (self.label_metrics or ())]
         labels = {score.label for score in named or self.scores} - {None}
         return None if not labels else "fail" if "fail" in labels else "pass"
+
+    @property
+    def _columns(self) -> dict[str, Score]:
+        return {score.name: score for score in self.scores}
+
+    @property
+    def _verdict(self) -> tuple[Label, Cause | None] | None:
+        scores, names = self._columns, ("context_relevance", "faithfulness")
+        relevance, faithful = (scores.get(n) if self._counts(n) else None for n in names)
+        outcome = self.outcome
+        if outcome is None or relevance is None or relevance.value is None or faithful is None:
+            return None
+        suffices, declines = relevance.value >= SUFFICIENT, outcome == "declined"
+        is_supported = faithful.label == "pass" or faithful.reason == "no_claims"
+        if faithful.label is None and not (declines or is_supported):
+            return None
+        is_beside = self._counts("answer_relevancy") and scores["answer_relevancy"].label == "fail"
+        if declines and suffices:
+            return "fail", "needless_refusal"
+        if not declines and is_beside and (suffices or is_supported):
+            return "fail", "off_topic"
+        if not declines and not is_supported:
+            return "fail", "unsupported" if suffices else "retrieval"
+        # A refusal makes no claims that contexts could back.
+        apart = _TABLE | (_OF_CLAIMS if declines else frozenset())
+        others = (one for one in self.scores if one.name not in apart and self._counts(one.name))
+        is_failed = any(one.label == "fail" for one in others)
+        return ("fail", "metric") if is_failed else ("pass", "retrieval" if declines else None)
+
+    def _counts(self, name: str) -> bool:
+        return self.label_metrics is None or name in self.label_metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +541,8 @@ class Ending:
     - ``reason``: why the turn was skipped or has no scores.
     - ``contexts``: where the contexts were read: from a retrieval, a tool or the prompt.
     - ``feedback``: what people said about the answer before the evaluation ended.
+    - ``outcome``: of an answer without a retrieval, by its words.
+    - ``searches``: how many there were, how many repeat a query, and how many found nothing.
     """
 
     status: HoldStatus | None = None
@@ -425,6 +550,8 @@ class Ending:
     evaluation: Evaluation | None = None
     contexts: ContextsSource | None = None
     feedback: tuple[Feedback, ...] = ()
+    outcome: Outcome | None = None
+    searches: tuple[int, int, int] | None = None
 
 
 UNTOUCHED = Ending()  # of a span that is exported without any attributes of an evaluation
@@ -470,6 +597,10 @@ class JudgeLike(Protocol):
     def model(self) -> str: ...
     @property
     def reply(self) -> Callable[..., Coroutine[Any, Any, Replies]]: ...
+
+
+JudgeFunction: TypeAlias = Callable[[str], str | Awaitable[str]]
+"""A function of a prompt that returns the text of a judge's reply; see `FunctionJudge`."""
 
 
 class ChatModel(Protocol):

@@ -50,6 +50,8 @@ class Redactor:
             question=self.text(sample.question),
             contexts=tuple(replace(p, text=self.text(p.text)) for p in sample.contexts),
             answer=self.text(sample.answer),
+            history=tuple(m._replace(text=self.text(m.text)) for m in sample.history),
+            query=None if sample.query is None else self.text(sample.query),
             reference=None if sample.reference is None else self.text(sample.reference),
             extra={name: self.text(text) for name, text in sample.extra.items()},
         )

@@ -20,7 +20,7 @@ from rag_eval_otel.types import Embedder, Evaluation, Replies, Sample, Score, Ve
 FULL = Sample(
     question="When and where was Ada Lovelace born?",
     contexts=["Ada Lovelace was born in London.", "She was born in 1815.", "Cats purr."],
-    answer="She was born in London in 1815.",
+    answer="She was born in London [1] in 1815 [2].",
     reference="Ada Lovelace was born in London on 10 December 1815.",
     retrieved_ids=["a", "b", "c"],
     relevant_ids=["b", "d"],
@@ -40,7 +40,7 @@ def flagged(*flags: object) -> list[dict[str, object]]:
     return [{"statement": f"claim {i}", "verdict": flag} for i, flag in enumerate(flags)]
 
 
-LISTS = {"contexts", "statements", "sentences", "questions", "sub_questions"}
+LISTS = {"claims", "contexts", "statements", "sentences", "questions", "sub_questions"}
 
 
 def task_of(kind: Kind[Any]) -> Task[Any]:
@@ -70,6 +70,8 @@ GOOD: Mapping[str, Answer] = {
     "statements": lambda _: {"statements": ["She was born in London.", "She was born in 1815."]},
     "verdicts": lambda task: {"verdicts": numbered(task, "statements", verdict=1)},
     "supported": lambda task: {"verdicts": numbered(task, "sentences", verdict=1)},
+    "citations": lambda task: {"verdicts": numbered(task, "claims", verdict=1)},
+    "standalone_question": lambda _: {"question": "When was she born?"},
     "judged_statements": lambda _: {"statements": flagged(1, 1)},
     "groundedness_1": lambda _: {"rating": 2},
     "groundedness_2": lambda _: {"rating": 2},

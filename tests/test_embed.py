@@ -6,7 +6,7 @@ import json
 import math
 import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from subprocess import run
 from typing import Any
 
@@ -15,15 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.fakes import WordEmbeddings
-from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
+from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import errors
 from rag_eval_otel.config import Limit
 from rag_eval_otel.embed import (
     Batches,
     Embed,
     HashingEmbedder,
-    LangChainEmbedder,
     OpenAIEmbedder,
     cosine,
 )
@@ -97,49 +95,8 @@ def embedded(
         return asyncio.run(embedder.embed(texts)), server.requests
 
 
-class AsyncEmbeddings(WordEmbeddings):
-    """Embeddings that have no synchronous form."""
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        raise NotImplementedError
-
-    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [self.embed_query(text) for text in texts]
-
-
-def test_langchain_embeddings_without_a_synchronous_form() -> None:
-    """They are awaited, since there is no other way."""
-    embedder, plain = LangChainEmbedder(AsyncEmbeddings()), LangChainEmbedder(WordEmbeddings())
-    for _ in range(2):
-        rows = asyncio.run(embedder.embed(["Borealis"]))
-        assert rows.tolist() == asyncio.run(plain.embed(["Borealis"])).tolist()
-
-
 def row(index: object, embedding: object) -> dict[str, object]:
     return {"index": index, "embedding": embedding}
-
-
-def test_a_server_that_knows_no_base64() -> None:
-    """It is asked for plain numbers, and from then on only so."""
-
-    def answer(path: str, headers: Mapping[str, str], raw: bytes) -> HttpReply:
-        body = json.loads(raw)
-        formats.append(body.get("encoding_format"))
-        if formats[-1]:
-            told = {"detail": [{"loc": ["body", "encoding_format"], "msg": "not permitted"}]}
-            return HttpReply(status=422, body=told)
-        return HttpReply(body={"data": [row(i, [1.0, 0.5]) for i in range(len(body["input"]))]})
-
-    formats: list[str | None] = []
-    server = LoopbackServer(answer)
-    server.start()
-    embedder = OpenAIEmbedder("m", base_url=server.url, api_key="k", retries=0)
-    try:
-        for _ in range(2):
-            assert asyncio.run(embedder.embed(["a", "b"])).tolist() == [[1.0, 0.5]] * 2
-    finally:
-        server.stop()
-    assert formats == ["base64", None, None]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +254,7 @@ def test_a_full_request_does_not_wait() -> None:
     calls = [(0.001 * i, *(f"{i} {k}" for k in range(4))) for i in range(1, 10)]
     found = all_of(sent, (0.0, "first"), *calls, (0.01, *map(str, range(50))))
     assert [len(rows) for rows in found] == [1, *[4] * 9, 50]
-    assert [len(texts) for texts in sent.texts] == [1, 32, 4, 50]
+    assert [len(texts) for texts in sent.texts] == [1, 32, 50, 4]
     assert sent.at[1:] == pytest.approx([0.008, 0.01, 0.01])
 
 

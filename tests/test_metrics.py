@@ -67,7 +67,7 @@ def test_a_lone_name_is_a_name() -> None:
         *(
             (
                 [Own(name=name)],
-                f"a metric can't be named '{name}'; .* none of annotator, contexts, cost, curr",
+                f"a metric can't be named '{name}'; .* none of annotator, cause, citations",
             )
             for name in sorted(ON_SPANS | {semconv.OFFLINE})
         ),

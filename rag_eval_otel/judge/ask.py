@@ -38,7 +38,6 @@ class Ask:
     ) -> None:
         self.ledger = ledger or Ledger()
         self.model: str | None = None
-        self.is_shortened = False
         self._judge = judge
         self._shares = share_requests
         self._repairs = repairs
@@ -126,8 +125,7 @@ class Ask:
         if self._timer is not None and not self._requests:
             asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
 
-    async def _replies(self, tasks: Sequence[Task[Any]], *, cut: bool = False) -> list[object]:
-        """Put ``tasks`` to the judge, once more with fewer contexts if the texts are too long."""
+    async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
         sizes: dict[Task[Any], int] = {}
         for task in tasks:
             texts = (text for name, _ in task.inputs for text in task.texts(name))
@@ -137,12 +135,7 @@ class Ask:
                 replies = await self._judge.reply(tasks)
                 meter.tell(replies.usage)
         except errors.JudgeError as error:
-            fewer = with_fewer_contexts(tasks)
-            is_too_long = isinstance(error, errors.JudgeTooLongError) and fewer != list(tasks)
-            if cut or not is_too_long:
-                return [error] * len(tasks)
-            self.is_shortened = True
-            return await self._replies(fewer, cut=True)
+            return [error] * len(tasks)
         self.model = replies.model
         if len(replies.parts) != len(tasks):
             msg = f"the judge gave {len(replies.parts)} replies to {len(tasks)} tasks"
@@ -167,28 +160,3 @@ def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[lis
 
 def given_up() -> errors.JudgeTimeoutError:
     return errors.JudgeTimeoutError("given up: the evaluation ran out of time")
-
-
-def with_fewer_contexts(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """Replace the later contexts by notes, or the end of each, if a task is about one context."""
-    shown = [dict(task.inputs) for task in tasks]
-    single = [str(inputs["context"]) for inputs in shown if "context" in inputs]
-    listed = (text for inputs in shown for text in inputs.get("contexts", ()))
-    numbered = list(enumerate(dict.fromkeys([*listed, *single]), start=1))
-    note = "context {} is left out, because the texts are too long for the model)"
-    if any(single) or len(numbered) == 1:
-        found = {t: f"{t[: len(t) // 2]}\n(the rest of {note.format(i)}" for i, t in numbered}
-    else:
-        later = numbered[len(numbered) // 2 :]
-        found = {text: f"({note.format(i)}" for i, text in later}
-    shorter = {text: short for text, short in found.items() if len(short) < len(text)}
-
-    def short(name: str, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        if name not in {"context", "contexts"}:
-            return value
-        if isinstance(value, str):
-            return shorter.get(value, value)
-        return tuple(shorter.get(text, text) for text in value)
-
-    inputs = (tuple((name, short(name, value)) for name, value in task.inputs) for task in tasks)
-    return [replace(task, inputs=one) for task, one in zip(tasks, inputs, strict=True)]

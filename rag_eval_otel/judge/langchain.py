@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import compose, read_parts
-from rag_eval_otel.log import address_of
 from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.runtime.threads import SyncFirst
+from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
@@ -27,20 +26,16 @@ class LangChainJudge:
     The retries and timeouts of the chat model apply. Its calls are traced neither by this library
     nor by LangSmith.
 
-    The chat model is called with ``invoke`` on at most 16 worker threads, because
-    LangChain's packages share one asynchronous HTTP client in a process, which fails in two event
-    loops. Only a chat model that has no synchronous form is called with ``ainvoke``; do not use
-    another model of its class elsewhere.
+    The chat model is called with ``invoke`` on at most 16 worker threads, because LangChain's
+    packages share one asynchronous HTTP client in a process, which fails in two event loops.
     """
 
     def __init__(self, llm: Runnable[Any, Any], *, model: str | None = None) -> None:
         """Judge with ``llm``; ``model`` replaces the name of ``llm`` in `Score.version`."""
-        self._call = SyncFirst(llm.invoke, llm.ainvoke)
+        self._llm, self._workers = llm, Workers()
         inner = getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
         self.model = model or _first_text(inner, _NAMES) or type(inner).__name__
-        address = _first_text(inner, _ADDRESSES)
         self.title = f"{type(inner).__name__}/{self.model}"  # in log lines
-        self.title += f" at {address_of(address)}" if address else ""
 
     def __repr__(self) -> str:
         return f"LangChainJudge({self.model!r})"
@@ -52,7 +47,8 @@ class LangChainJudge:
         request = compose(tasks)
         messages = [("system", request.system), ("human", request.user_with_schema)]
         with tracing_context(enabled=False):
-            message = await self._call(messages, config={"callbacks": []})
+            call = partial(self._llm.invoke, messages, config={"callbacks": []})
+            message = await self._workers.run(call)
         name = getattr(message, "response_metadata", {}).get("model_name")
         model = name if name and isinstance(name, str) else self.model
         text = message if isinstance(message, str) else message.content
@@ -88,10 +84,6 @@ def _made(name: str, make: Callable[..., Any]) -> Any:
     except (ImportError, ValueError) as error:
         told = " ".join(str(error).partition("[type=")[0].split())  # options may have a key
         raise ConfigError(f"{name} could not be made: {told}") from None
-
-
-_ADDRESSES = ("openai_api_base", "base_url", "azure_endpoint", "anthropic_api_url", "endpoint_url")
-"""Where chat models of LangChain keep the address of their server."""
 
 
 _NAMES = ("model_name", "model", "model_id", "deployment_name")

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from rag_eval_otel import errors
 from rag_eval_otel.judge.budget import SlidingWindow
 from rag_eval_otel.judge.usage import current_scope
-from rag_eval_otel.log import class_name
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.types import Replies
@@ -60,7 +59,7 @@ def outcome_of(error: BaseException) -> Outcome:
         return _REASONS.get(error.reason, error.reason)  # type: ignore[arg-type]
     if not isinstance(error, Exception):
         return "cancelled"
-    kinds = " ".join(map(class_name, type(error).__mro__))
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     return next((outcome for name, outcome in _NAMED.items() if name in kinds), "internal")
 
 
@@ -159,21 +158,6 @@ class Breaker:
         return None if was_open else "opened"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointState:
-    """The state of an `Endpoint`; ``returned`` counts requests sent again after a rate limit."""
-
-    name: str
-    attempts: Mapping[Outcome, int]
-    retries: int
-    returned: int
-    breaker: Literal["closed", "open"]
-    openings: int
-    limit: int
-    in_flight: int
-    pause: float
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Attempt:
     deadline: float
@@ -190,6 +174,7 @@ class Endpoint:
     Passing failures are retried with back-off and full jitter. ``Retry-After`` is one pause for all
     callers. While the breaker is open, one probe at a time is sent, and other requests wait for it.
     ``observers`` get outcome and seconds of each attempt, ``refusal_observers`` why none was made.
+    ``retried`` counts requests sent again after a failure, ``returned`` those after a rate limit.
     """
 
     def __init__(
@@ -212,12 +197,12 @@ class Endpoint:
 
     def _reset(self) -> None:
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
-        self._breaker = Breaker(self.limits)
+        self.breaker = Breaker(self.limits)
         self._firsts, self._retries = SlidingWindow(_MINUTE), SlidingWindow(_MINUTE)
-        self._retried = self._returned = 0
+        self.retried = self.returned = 0
         self._slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
         self._under_way: set[_Attempt] = set()
-        self._attempts: Counter[Outcome] = Counter()
+        self.attempts: Counter[Outcome] = Counter()
         self._paused_until = self._paused_at = -math.inf
         self._answered = -math.inf  # when the last reply came
         self._log = LimitedLog(clock=self._clock)
@@ -226,19 +211,12 @@ class Endpoint:
         return Endpoint(self.name, replace(self.limits, **limits), title=self.title)
 
     @property
-    def state(self) -> EndpointState:
-        with self._lock:
-            return EndpointState(
-                name=self.name,
-                attempts=dict(self._attempts),
-                retries=self._retried,
-                returned=self._returned,
-                breaker="open" if self._breaker.is_open else "closed",
-                openings=self._breaker.openings,
-                limit=self.limits.concurrency,
-                in_flight=len(self._under_way),
-                pause=max(0.0, self._paused_until - self._clock()),
-            )
+    def in_flight(self) -> int:
+        return len(self._under_way)
+
+    @property
+    def pause(self) -> float:
+        return max(0.0, self._paused_until - self._clock())
 
     async def call(self, send: Send[T], *, is_usable: Callable[[T], bool] = lambda _: True) -> T:
         """Await ``send()``, again after a passing failure; an unusable result is a failure."""
@@ -286,7 +264,7 @@ class Endpoint:
         has_breaker = not math.isinf(self.limits.failures)
         is_paused = retry_after_of(error) is not None or not has_breaker
         if attempt.outcome == "rate_limited" and is_paused:
-            self._returned += 1
+            self.returned += 1
             # While the server answers other requests of a dataset, a refusal uses up no try.
             is_answering = self._clock() - self._answered < _MINUTE
             return tries + (has_breaker or not is_answering)
@@ -301,7 +279,7 @@ class Endpoint:
                 # As many retries as first attempts, but at least three, in a minute.
                 if self._retries.sum(now) < max(_FREE_RETRIES, self._firsts.sum(now)):
                     self._retries.add(now, 1)
-                    self._retried += 1
+                    self.retried += 1
                     return tries
         raise error
 
@@ -321,9 +299,9 @@ class Endpoint:
                 raise self._refused(errors.JudgeTimeoutError, cause) from error
             with self._lock:
                 now = self._clock()
-                if self._paused_until <= now and not self._breaker.wait(now):
+                if self._paused_until <= now and not self.breaker.wait(now):
                     attempt.began = now
-                    attempt.is_probe = self._breaker.is_probing = self._breaker.is_open
+                    attempt.is_probe = self.breaker.is_probing = self.breaker.is_open
                     self._under_way.add(attempt)
                     self._firsts.add(now, int(attempt.is_first))
                     return
@@ -333,7 +311,7 @@ class Endpoint:
         end_of_patience = min(until, self._clock() + self.limits.patience)
         while True:
             with self._lock:
-                now, breaker = self._clock(), self._breaker
+                now, breaker = self._clock(), self.breaker
                 pause, probe = self._paused_until - now, breaker.wait(now)
                 is_passing, failures = breaker.is_passing, breaker.failures
             if now >= until:
@@ -369,7 +347,7 @@ class Endpoint:
         attempt.outcome = outcome
         pause, change = 0.0, None
         with self._lock:
-            self._attempts[outcome] += 1
+            self.attempts[outcome] += 1
             if attempt not in self._under_way:  # it began before a fork
                 return
             self._under_way.discard(attempt)
@@ -381,7 +359,7 @@ class Endpoint:
             # Refusals of requests that were under way together are one failure.
             if outcome != "rate_limited" or is_first or attempt.is_probe:
                 draw, is_probe = self._draw(), attempt.is_probe
-                change = self._breaker.ended(counted, is_probe=is_probe, now=now, draw=draw)
+                change = self.breaker.ended(counted, is_probe=is_probe, now=now, draw=draw)
             after = retry_after_of(error)
             if outcome == "rate_limited" or after is not None:
                 pause = self._pause(after, now=now, is_first=is_first)
@@ -391,7 +369,7 @@ class Endpoint:
             self._log.write("pause", line, self.title, pause)
         if change == "opened":
             line = "the %s fails (%s, %.0f in a row): no request but a probe every %.0f s or less"
-            told = (outcome, self._breaker.failures, _LONGEST_PROBE)
+            told = (outcome, self.breaker.failures, _LONGEST_PROBE)
             self._log.write("opened", line, self.title, *told)
         elif change == "closed":
             self._log.write("closed", "the %s answers again", self.title)
@@ -402,7 +380,7 @@ class Endpoint:
         if is_first:
             self._paused_at = now
         if seconds is None:
-            seconds = _back_off(max(1, self._breaker.failures)) / 2 * (1 + self._draw())
+            seconds = _back_off(max(1, self.breaker.failures)) / 2 * (1 + self._draw())
         jitter = self._draw() * min(1.0, _JITTER * seconds)
         self._paused_until = max(self._paused_until, now + min(seconds, _DAY) + jitter)
         return seconds

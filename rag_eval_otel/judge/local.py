@@ -42,8 +42,8 @@ class LocalJudge:
     - ``model``: the name or path of a ``CrossEncoder`` of ``sentence-transformers``: an NLI or
       hallucination model, which tells whether a text entails a claim, or a cross-encoder with one
       label, which scores how well two texts match. A named model is downloaded once.
-    - ``relevance_model``: a second model, for context relevance only. With one label, it classifies
-      (question, context), else the context and the hypothesis that it answers the question.
+      For context relevance, a model with one label classifies (question, context), another one the
+      context and the hypothesis that it answers the question.
     - ``label``: the label that means entailment, if its name does not say so.
     - ``device``: for example ``"cuda"``; PyTorch chooses by default. ``batch_size``: how many pairs
       of texts are classified together.
@@ -61,20 +61,17 @@ class LocalJudge:
         self,
         model: str | os.PathLike[str],
         *,
-        relevance_model: str | os.PathLike[str] | None = None,
         label: str | None = None,
         device: str | None = None,
         batch_size: int = 32,
     ) -> None:
-        """Load the models."""
+        """Load the model."""
         if batch_size < 1:
             raise ConfigError(f"batch_size must be 1 or more, not {batch_size}")
-        self._support = Classifier(model, label, device=device, batch=batch_size)
-        self.model = f"local/{_name_of(model)}-{self._support.digest}"
-        self._relevance = self._support
-        if relevance_model is not None:
-            self._relevance = Classifier(relevance_model, None, device=device, batch=batch_size)
-            self.model += f"+{_name_of(relevance_model)}-{self._relevance.digest}"
+        self._classifier = Classifier(model, label, device=device, batch=batch_size)
+        path = Path(model)
+        name = path.name if path.is_dir() else model
+        self.model = f"local/{name}-{self._classifier.digest}"
         self._others = LexicalJudge()
         self._workers = Workers(1)
 
@@ -100,7 +97,7 @@ class LocalJudge:
 
         claims, questions = _Wanted(), _Wanted()
         answered(claims, questions)
-        found = self._support.probabilities(claims), self._relevance.relevances(questions)
+        found = self._classifier.probabilities(claims), self._classifier.relevances(questions)
         return answered(*found)
 
 
@@ -134,11 +131,6 @@ class _ModelAnswers(Answers):
 
     def reason(self, share: float) -> str:
         return f"probability {share:.2f}"
-
-
-def _name_of(model: str | os.PathLike[str]) -> str:
-    path = Path(model)
-    return path.name if path.is_dir() else str(model)
 
 
 class Classifier:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
 from rag_eval_otel.environment import first_set, variable
+from rag_eval_otel.judge.function import FunctionJudge
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable
@@ -19,7 +20,7 @@ from rag_eval_otel.judge.usage import is_offline, name_of, title_of
 from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.providers import OFFLINE, PROVIDERS, REGISTRIES, Part, parts_of
-from rag_eval_otel.types import Embedder, Replies, Vectors
+from rag_eval_otel.types import Embedder, JudgeFunction, Replies, Vectors
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
     from langchain_core.runnables import Runnable
 
-AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | str | None"
+AnyJudge: TypeAlias = "Judge | Runnable[Any, Any] | JudgeFunction | str | None"
 """A judge, a LangChain chat model, or a judge's name; None: ``RAG_EVAL_JUDGE`` or the default."""
 
 AnyEmbedder: TypeAlias = "Embedder | Embeddings | str | None"
@@ -62,6 +63,8 @@ def build_live_embedder(config: Config) -> Embedder:
 
 def _plain(part: Part, given: object) -> Any:
     _, _, offline, client, adapter = _MODELS[part]
+    if part == "judge" and callable(given) and not {"reply", "ainvoke"} & {*dir(given)}:
+        return FunctionJudge(given)
     if not isinstance(given, str):
         return given if _is_ours(part, given) else adapter(given)
     if given == OFFLINE[part]:
@@ -139,13 +142,8 @@ def chosen_prices(prices: AnyPrices) -> Prices:
 def chosen_max_text_chars(value: int | None) -> int:
     if value is not None:
         return Config(max_text_chars=value).max_text_chars
-    return _max_text_chars(first_set((variable("max_text_chars"),)))
-
-
-@lru_cache(maxsize=4)
-def _max_text_chars(text: str | None) -> int:
-    environ = {} if text is None else {variable("max_text_chars"): text}
-    return Config.from_env(environ).max_text_chars
+    name = variable("max_text_chars")
+    return Config.from_env({name: first_set((name,)) or ""}).max_text_chars
 
 
 class ProtectedModel:

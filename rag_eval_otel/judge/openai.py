@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from importlib import import_module
 from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -32,8 +32,6 @@ from rag_eval_otel.runtime.fork import call_in_child, leave_to_parent
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from openai import APIStatusError, AsyncOpenAI
     from typing_extensions import Self
 
@@ -45,7 +43,6 @@ _OTHER: dict[TokenLimit, TokenLimit] = {"max_tokens": "max_completion_tokens"}
 _OTHER |= {other: one for one, other in _OTHER.items()}
 _OF_FORMAT = frozenset({"response_format", "schema", "json", "grammar", "guided", "structured"})
 _OF_REPLY = frozenset({"max_tokens", "max_completion_tokens", "completion"})
-_INVALID = (400, 422)
 _THINKING = re.compile(
     r"(^|[^a-z0-9])(o\d|r1|gpt-5|gpt-oss|qwq|qwen3|magistral|gemini|grok|glm|kimi|nemotron)"
     r"|think|reason",
@@ -53,7 +50,6 @@ _THINKING = re.compile(
 )
 """Names of models that write hidden thoughts, which count as tokens of the reply."""
 _HOTTEST = 2  # the highest temperature
-_VAIN = 3  # after so many requests refused in all forms, a refusal must name the form
 
 _Clients: TypeAlias = (
     "dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]]"
@@ -78,7 +74,7 @@ class OpenAIJudge:
     """A judge that is a model behind an OpenAI-compatible server.
 
     A request asks for a reply that matches a strict JSON Schema. Later requests leave out what the
-    server has refused (400 or 422), so that reasoning models need no option: a JSON object and then
+    server has refused by name, so that reasoning models need no option: a JSON object and then
     plain text, with the schema in the prompt, replace the schema; the temperature is left out; the
     probabilities of tokens, for metrics with ``rating="logprobs"``, become fewer and then none;
     ``max_completion_tokens`` replaces ``max_tokens``. Server errors, 429 (as Retry-After says),
@@ -132,8 +128,6 @@ class OpenAIJudge:
         self._max_tokens = max_tokens
         self._seed = {} if seed is None else {kind.seed: seed}
         self._extra = extra
-        self._is_taken = False  # whether any request was answered
-        self._in_vain = 0
         self._client = OpenAIClient(
             kind, base_url, api_key=api_key, timeout=timeout, retries=retries, client=client
         )
@@ -168,12 +162,10 @@ class OpenAIJudge:
             except errors.JudgeError as error:
                 weaker = self._weaker(form, error)
                 if weaker is None:
-                    self._in_vain += bool(refusals)
                     raise
                 form = weaker
                 refusals.append(f"HTTP {status_of(error)}")
                 continue
-            self._is_taken = True
             if form != self._form and refusals:
                 self._form = form
                 line = "the %s refused a form of requests (%s); from now on: %s, temperature %s"
@@ -209,22 +201,17 @@ class OpenAIJudge:
         if not isinstance(error, errors.JudgeRequestError):
             return None
         named, changes = error.named, dict[str, Any]()
-        has_limit = form.is_bounded or self._max_tokens is not None
-        names_format = named & _OF_FORMAT
-        anything = not self._is_taken and self._in_vain < _VAIN and error.status in _INVALID
         if "temperature" in named and form.temperature is not None:
             changes = {"temperature": None}
         elif "logprobs" in named and form.top_logprobs in _FEWER:
             changes = {"top_logprobs": _FEWER[form.top_logprobs]}
+        elif form.is_bounded and named & _OF_REPLY:  # perhaps as a part of the model's context
+            changes = {"is_bounded": False}
         elif named & OF_LENGTH:
-            # The server may count the limit as a part of the model's context.
-            if form.is_bounded and named & _OF_REPLY:
-                changes = {"is_bounded": False}
-        elif has_limit and named & _OTHER.keys() and form.limit == self._limit:
+            return None
+        elif self._max_tokens and named & _OTHER.keys() and form.limit == self._limit:
             changes = {"limit": _OTHER[form.limit]}
-        elif form.is_bounded and named & _OTHER.keys():
-            changes = {"limit": self._limit, "is_bounded": False}
-        elif form.mode in _WEAKER and (names_format or anything):
+        elif form.mode in _WEAKER and named & _OF_FORMAT:
             changes = {"mode": _WEAKER[form.mode]}
         return replace(form, **changes) if changes else None
 
@@ -392,7 +379,6 @@ class OpenAIClient:
             "event_hooks": {"response": [_limit_size]},
             "timeout": self._options["timeout"],
             "follow_redirects": False,  # texts go to no other address
-            "verify": _tls_context(),
         }
         options = {**self._options, "default_headers": {"Accept-Encoding": "identity"}}
         try:  # with aiohttp, which takes a third of the CPU time
@@ -412,27 +398,7 @@ def _import_client() -> None:
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
         platform.platform()
-    with suppress(errors.JudgeTransportError):  # the first request names missing certificates
-        _tls_context()
-
-
-def _tls_context() -> SSLContext:
-    return _certificates(first_set(("SSL_CERT_FILE",)), first_set(("SSL_CERT_DIR",)))
-
-
-@lru_cache(maxsize=4)  # a call takes 25 ms
-def _certificates(*_bundles: str | None) -> SSLContext:
-    from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
-
-    bases = DefaultAsyncHttpxClient.__mro__
-    module = next(base.__module__ for base in bases if base.__name__ == "AsyncClient")
-    try:
-        context: SSLContext = sys.modules[module.partition(".")[0]].create_ssl_context()
-    except OSError as error:
-        raise errors.JudgeTransportError(
-            f"the TLS certificates cannot be read: check SSL_CERT_FILE and SSL_CERT_DIR: {error}"
-        ) from error
-    return context
+    import_module("openai")
 
 
 def usage_of(reply: object) -> Usage | None:
@@ -505,11 +471,15 @@ def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
         raise errors.JudgeTransportError(f"{place}: Connection error.") from None
     except openai.OpenAIError:  # no client could be made: there is no key
         raise errors.JudgeAuthError(f"no key: set {key_variable}, or pass api_key") from None
+    except OSError as error:
+        raise errors.JudgeTransportError(
+            f"the TLS certificates cannot be read: check SSL_CERT_FILE and SSL_CERT_DIR: {error}"
+        ) from error
 
 
 _LONG = ("context length", "context_length", "context window", "too long", "too many tokens")
 OF_LENGTH = frozenset(_LONG)
-_NAMED = {"temperature", "logprobs", "encoding_format"} | _OF_FORMAT | _OF_REPLY | OF_LENGTH
+_NAMED = {"temperature", "logprobs"} | _OF_FORMAT | _OF_REPLY | OF_LENGTH
 """Words that say which option of a request a server has refused."""
 
 _REFUSALS: Mapping[int, tuple[type[errors.JudgeError], str]] = {

@@ -123,6 +123,10 @@ class ReverseQuestion(Reply):
     noncommittal: Flag
 
 
+class StandaloneQuestion(Reply):
+    question: StrictStr
+
+
 class Statements(Reply):
     statements: list[StrictStr]
 
@@ -274,7 +278,7 @@ Rated: TypeAlias = Literal["integer", "logprobs"]
 """How a rating is read: as a number, or as the mean weighted by probabilities of tokens."""
 
 _SHOWN: Mapping[str, str] = {
-    **dict.fromkeys(("statements", "sentences", "questions"), "answer"),
+    **dict.fromkeys(("statements", "sentences", "questions", "claims"), "answer"),
     "context": "contexts",
     "sub_questions": "question",
     "intent": "question",
@@ -286,7 +290,9 @@ _ENTRY_TOKENS = 64
 _WITH_REASONS = 3  # how many times longer a reply with reasons may be
 _MOST_TOKENS = 16_384  # what many models can write at most
 
-_OPEN: frozenset[str] = frozenset({"question", "contexts", "answer"})
+_CONVERSATION = ("history", "query")
+"""Shown with the question, if there were messages before it."""
+_OPEN: frozenset[str] = frozenset({"question", "contexts", "answer", *_CONVERSATION})
 """Fields of the sample that a request may show even if one of its tasks does not need them."""
 
 _SHOWN_TEXTS = TypeAdapter(dict[str, StrictStr | tuple[StrictStr, ...]])
@@ -325,7 +331,8 @@ class Kind(Generic[R]):
         return self.prompt.removesuffix(f"_{self.voice}")
 
     def inputs_of(self, shown: Mapping[str, str | Sequence[str]]) -> tuple[Input, ...]:
-        named = ((name, shown[name]) for name in self.inputs if name in shown)
+        names = (*self.inputs, *(_CONVERSATION if "question" in self.inputs else ()))
+        named = ((name, shown[name]) for name in names if name in shown)
         return tuple((name, text if isinstance(text, str) else tuple(text)) for name, text in named)
 
     def task(
@@ -470,6 +477,7 @@ def _two_voices(family: str, reply: type[R], inputs: str) -> tuple[Kind[R], ...]
 
 _OTHERS = frozenset({"question", "contexts"})
 REVERSE_QUESTION = _kind("reverse_question", ReverseQuestion, "answer", blind_to=_OTHERS)
+STANDALONE_QUESTION = _kind("standalone_question", StandaloneQuestion, "question")
 SIMILARITIES = _kind("similarities", Similarities, "question questions", each="questions")
 DIRECT_RELEVANCY = _kind("direct_relevancy", UnitRating, "question answer")
 SUB_QUESTIONS = _kind("sub_questions", SubQuestions, "question", repeats="question")
@@ -492,6 +500,7 @@ USEFUL_FOR_REFERENCE = _kind("useful_for_reference", Useful, "question context r
 STATEMENTS = _kind("statements", Statements, "question answer", repeats="answer")
 VERDICTS = _kind("verdicts", Verdicts, "contexts statements", each="statements")
 SUPPORTED = _kind("supported", SupportedSentences, "question contexts sentences", each="sentences")
+CITATIONS = _kind("citations", Verdicts, "contexts claims", each="claims")
 JUDGED_STATEMENTS = _kind(
     "judged_statements", JudgedStatements, "question answer contexts", repeats="answer"
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ Tasks: TypeAlias = "Sequence[Task[Any]]"
 
 _QUOTED = 300  # characters of a rejected reply that an error message quotes
 _DIGITS = 6  # the most digits in the number of an entry
-_ORDER = ("contexts", "context", "reference", "question")  # the texts that come first
+_FIRST = ("contexts", "context", "reference", "history", "query", "question")  # texts in order
 _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
 
@@ -75,7 +74,8 @@ def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
         close = get_close_matches(name, names, n=1)
         meant = f"; did you mean {close[0]}.md?" if close else ""
         raise ConfigError(f"prompts: {place} has {name}.md, but no prompt has that name{meant}")
-    optional = {"closing"}  # added after folders were in use
+    # These were added after folders were in use.
+    optional = {"closing", "citations", "history", "standalone_question"}
     missing = [f"{name}.md" for name in names if name not in paths.keys() | optional]
     if missing:
         advice = f"copy what you do not change from {_BUILT_IN}"
@@ -111,7 +111,9 @@ def compose(tasks: Tasks, *, code: Callable[[], str] = lambda: secrets.token_hex
     parts = {name: _part_schema(group) for name, group in groups.items()}
     first = next(iter(parts.values()))
     schema = first if len(parts) == 1 and "properties" in first else _object(parts)
-    names = ["frame", "reasons"] if any(task.reasons for task in tasks) else ["frame"]
+    has_history = any(name == "history" for task in tasks for name, _ in task.inputs)
+    names = ["frame", *(["history"] if has_history else [])]
+    names += ["reasons"] if any(task.reasons for task in tasks) else []
     fixed = [_section(group, tasks) for group in groups.values()]
     user = "\n\n".join([*fixed, f"Reply: {_form(schema)}", _materials(tasks, code)])
     return Request(
@@ -199,7 +201,7 @@ def _shown(tasks: Tasks) -> list[tuple[str, str | tuple[str, ...]]]:
         listed = [text for each in inputs for text in each.get("contexts", ())]
         single = [str(each["context"]) for each in inputs if "context" in each]
         shown["contexts"] = tuple(dict.fromkeys([*listed, *single]))
-    rank = {name: i for i, name in enumerate(_ORDER)}
+    rank = {name: i for i, name in enumerate(_FIRST)}
     return sorted(shown.items(), key=lambda item: rank.get(item[0], len(rank)))
 
 
@@ -390,11 +392,6 @@ def _named(value: dict[str, Any], groups: Mapping[str, Tasks]) -> dict[str, Any]
 
 
 _LONG_TURN = 4  # times as long as the longest text
-_SEARCHED = 2000  # characters before the limit in which the end of a sentence is searched
-_END = re.compile(
-    "(?<=[.!?\u2026])[\"'\u201d\u2019\xbb)\\]*]*(?=\\s)"
-    "|(?<=[\u0964\u061f\u06d4\u3002\uff01\uff1f])|(?=\n)"
-)
 
 
 class CutText(str):
@@ -413,7 +410,7 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
 
     def shorter(name: str, text: str) -> str:
         nonlocal left
-        kept = text[: _end(text, min(most, left))]
+        kept = text[: min(most, left)]
         left -= len(kept)
         lost = len(text) - len(kept)
         if not lost:
@@ -423,17 +420,7 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
         found.lost = lost
         return found if kept else ""
 
-    texts = {name: shorter(name, getattr(sample, name)) for name in ("question", "answer")}
-    reference = None if sample.reference is None else shorter("reference", sample.reference)
-    contexts = [replace(one, text=shorter("contexts", one.text)) for one in sample.contexts]
-    if cut:
-        sample = replace(sample, **texts, reference=reference, contexts=tuple(contexts))  # type: ignore[arg-type]
-    return sample, cut
-
-
-def _end(text: str, most: int) -> int:
-    if len(text) <= most:
-        return len(text)
-    start = max(most // 2, most - _SEARCHED)
-    ends = [match.end() for match in _END.finditer(text, start, most + 1) if match.end() <= most]
-    return max(ends, default=0) or max(0, text.rfind(" ", start, most)) or most
+    given = {name: getattr(sample, name) for name in ("question", "answer", "reference", "query")}
+    texts: dict[str, Any] = {name: shorter(name, text) for name, text in given.items() if text}
+    contexts = tuple(replace(one, text=shorter("contexts", one.text)) for one in sample.contexts)
+    return (replace(sample, **texts, contexts=contexts) if cut else sample), cut

@@ -13,6 +13,8 @@ from typing import Any
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.base import Metric as Metric
 from rag_eval_otel.metrics.base import RatedMetric, TaskMetric
+from rag_eval_otel.metrics.citations import CitationPrecision as CitationPrecision
+from rag_eval_otel.metrics.citations import CitationRecall as CitationRecall
 from rag_eval_otel.metrics.context import CONTEXT
 from rag_eval_otel.metrics.context import StatementContextRelevance as StatementContextRelevance
 from rag_eval_otel.metrics.correctness import CORRECT, AnswerExactMatch
@@ -35,13 +37,15 @@ from rag_eval_otel.metrics.relevancy import AnswerRelevancy as AnswerRelevancy
 from rag_eval_otel.metrics.relevancy import DecompositionRelevancy as DecompositionRelevancy
 from rag_eval_otel.metrics.relevancy import IntentRelevancy as IntentRelevancy
 from rag_eval_otel.metrics.relevancy import MultiMethodRelevancy as MultiMethodRelevancy
+from rag_eval_otel.metrics.relevancy import NeedlessRefusal as NeedlessRefusal
 from rag_eval_otel.metrics.relevancy import ReverseRelevancy as ReverseRelevancy
 from rag_eval_otel.registry import Registry
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(
-    "annotator contexts cost currency drift duration injection judge label offline overall reason"
-    " sampling status threshold tokens truncated version".split()
+    "annotator cause citations contexts cost currency drift duration history injection judge label"
+    " offline outcome overall reason retrieval sampling status threshold tokens truncated"
+    " unsupported version".split()
 )
 """Names that no metric can have, because ``rag.evaluation.<name>`` is a value of the evaluation."""
 
@@ -50,6 +54,7 @@ _ROWS = (*RELEVANCY, *GROUNDED, *CONTEXT, *RANKING, *CORRECT)
 _CLASSES: tuple[Callable[..., Metric], ...] = (
     *(AnswerCorrectness, AnswerExactMatch, Correctness, SemanticSimilarity),
     *(AnswerRelevancy, DecompositionRelevancy, IntentRelevancy),
+    *(CitationPrecision, CitationRecall, NeedlessRefusal),
     *(MultiMethodRelevancy, ReverseRelevancy, Faithfulness, StatementFaithfulness),
     *(Guideline, InstanceRubric, Rubric, StatementContextRelevance),
 )

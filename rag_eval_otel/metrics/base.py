@@ -16,6 +16,8 @@ from rag_eval_otel.untrusted import says_nothing
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Worked examples that the judge sees: each is ``{"inputs": {...}, "outputs": {...}}``."""
 Claim: TypeAlias = say.JudgedStatement
+Direction: TypeAlias = Literal["high", "low"]
+"""Whether high or low scores are good."""
 Explanation: TypeAlias = Callable[[Sequence[str]], str | None]
 """Explains a score by the claims with the verdict no."""
 
@@ -36,8 +38,9 @@ class Metric(Protocol):
     """Computes one `Score` of a sample from replies of the judge and embeddings.
 
     A metric may also have the attributes ``threshold``, the lowest score that passes, ``scale``,
-    the lowest and the highest score, and ``asks``, the kinds of question for the judge (`Kind`),
-    whose prompts become a part of `Score.version`.
+    the lowest and the highest score, ``direction``, ``"low"`` if low scores are good (those below
+    ``threshold`` then pass), and ``asks``, the kinds of question for the judge (`Kind`), whose
+    prompts become a part of `Score.version`.
     """
 
     @property
@@ -60,10 +63,18 @@ def kinds_of(metric: Metric) -> tuple[Kind[Any], ...]:
     return kinds
 
 
-def label_of(value: float | None, threshold: float | None) -> Label | None:
+def direction_of(metric: object) -> Direction:
+    direction: Direction = getattr(metric, "direction", "high")
+    return direction
+
+
+def label_of(
+    value: float | None, threshold: float | None, direction: Direction = "high"
+) -> Label | None:
     if value is None or threshold is None:
         return None
-    return "pass" if value >= threshold else "fail"
+    is_good = value >= threshold if direction == "high" else value < threshold
+    return "pass" if is_good else "fail"
 
 
 @cache
@@ -98,6 +109,10 @@ class BaseMetric:
     @property
     def scale(self) -> tuple[float, float]:
         return 0.0, 1.0
+
+    @property
+    def direction(self) -> Direction:
+        return "high"
 
     def __post_init__(self) -> None:
         if getattr(self, "definition", None) == "":
@@ -140,7 +155,7 @@ class BaseMetric:
             name=self.name,
             value=value,
             normalized=normalized,
-            label=label_of(value, self.threshold),
+            label=label_of(value, self.threshold, self.direction),
             threshold=self.threshold,
             reason=reason,
             explanation=explanation or None,
@@ -262,7 +277,16 @@ def task_about(
 ) -> Task[R]:
     fields = {name: getattr(sample, name) for name in ("question", "answer")}
     others = {"contexts": sample.context_texts, "reference": sample.reference or ""}
-    return kind.task({**fields, **others, **texts}, rated=rated, examples=examples)
+    shown = {**fields, **others, **conversation(sample), **texts}
+    return kind.task(shown, rated=rated, examples=examples)
+
+
+def conversation(sample: Sample) -> dict[str, str | Sequence[str]]:
+    """Return what a judge is shown of the messages before the question of ``sample``."""
+    if not sample.history:
+        return {}
+    history = [f"{message.role}: {message.text}" for message in sample.history]
+    return {"history": history, **({"query": sample.query} if sample.query else {})}
 
 
 async def valid_replies(tasks: Sequence[Task[R]], ask: AskLike) -> list[R]:

@@ -70,6 +70,18 @@ that is a part of the question is judged like any other context, either of the t
 and the judge is asked again for a rating that is not 0, 1 or 2.""",
     ),
     TaskMetric(
+        name="context_sufficiency",
+        kind=kinds.CONTEXT_RELEVANCE[0],
+        blank={"question": None, "contexts": 0.0},
+        formula=lambda metric, reply: metric.score_of(reply.rating / 2, explanation=reply.reason),
+        about="""\
+Whether the contexts are enough for a full answer: 0 (nothing), .5 (a part) or 1 (all).
+
+This is the rating for ``context_relevance``: beside that metric, it takes no request.
+
+Source: sufficient context (Joren et al. 2024), on the scale of ``ContextRelevance`` of ragas.""",
+    ),
+    TaskMetric(
         name="context_relevancy_rubric",
         kind=kinds.CONTEXT_RELEVANCY_RUBRIC,
         blank={"question": None, "contexts": 0.0},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.tasks import AskLike, Decision, Judged, Kind, Verdict
@@ -98,8 +98,9 @@ class Faithfulness(BaseMetric):
         return (kinds.SUPPORTED,) if self.form == "short" else (kinds.STATEMENTS, kinds.VERDICTS)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        sentences = sentences_of(sample.answer)
         if self.form == "short":
-            claims = sentences_of(sample.answer)
+            claims = [sentence.text for sentence in sentences]
         else:
             reply = await ask(task_about(sample, kinds.STATEMENTS, self.examples))
             claims = [claim for claim in reply.statements if claim.strip()]
@@ -115,8 +116,13 @@ class Faithfulness(BaseMetric):
             verdicts = await self._judge_claims(sample, claims, ask)
         if verdicts is None:
             return self.undefined("judge_incomplete", detail={"statements": claims})
-        judged = [(c, v) for c, v in zip(claims, verdicts, strict=True) if v.verdict != _NO_CLAIM]
-        return self.claims_score([c for c, _ in judged], [v for _, v in judged], _unsupported)
+        kept = [i for i, verdict in enumerate(verdicts) if verdict.verdict != _NO_CLAIM]
+        said, judged = [claims[i] for i in kept], [verdicts[i] for i in kept]
+        score = self.claims_score(said, judged, _unsupported)
+        if self.form != "short" or score.value is None:
+            return score
+        places = [[sentences[i].start, sentences[i].end] for i in kept]
+        return replace(score, detail={**score.detail, "offsets": places})
 
     async def _judge_claims(self, sample: Sample, claims: Texts, ask: AskLike) -> Verdicts:
         """Return a verdict on each of ``claims``, or None if the judge leaves some out twice."""
@@ -167,6 +173,7 @@ class StatementFaithfulness(Faithfulness):
 
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013#>|]+|\(?\d{1,2}[.)])\s+")
 _LETTER = re.compile(r"\w")
+_SPACE = re.compile(r"[^\S\r\n]+")
 _END = re.compile(
     r"(?<=[.!?\u2026\u061f\u06d4])[\"'\u2019\u201d\u00bb)\]*]*\s+"
     r"|(?<=[\u3002\uff01\uff1f\u0964\u0965])[\u300d\u300f\u201d\uff09]*\s*|[\r\n]\s*"
@@ -180,10 +187,17 @@ _UNENDED = re.compile(
 _LAST = 12  # characters before a full stop: longer than any known abbreviation
 
 
-def sentences_of(text: str) -> list[str]:
+class Sentence(NamedTuple):
+    """A sentence as judges see it, and its half-open place in the answer, in code points."""
+
+    text: str
+    start: int
+    end: int
+
+
+def sentences_of(text: str) -> list[Sentence]:
     """Divide ``text`` into sentences and list items; of more than 40, neighbours are joined."""
-    text = re.sub(r"[^\S\r\n]+", " ", text)
-    sentences: list[list[str]] = []
+    sentences: list[Sentence] = []
     start = 0
     for end in [*_END.finditer(text), None]:
         at = end.start() + len(end[0].rstrip()) if end else len(text)  # including closing quotes
@@ -191,12 +205,18 @@ def sentences_of(text: str) -> list[str]:
             last, following = text[max(start, at - _LAST) : at], text[end.end() : end.end() + 1]
             if following.islower() or _UNENDED.search(last):
                 continue
-        piece, start = text[start:at], end.end() if end else start
-        if _LETTER.search(piece):
-            bare = _BULLET.sub("", piece)
-            sentences.append([bare if _LETTER.search(bare) else piece])
-        elif sentences:
-            sentences[-1].append(piece)
-    pieces = [" ".join(parts).strip() for parts in sentences]
-    size = -(-len(pieces) // _MOST_SENTENCES) or 1
-    return [" ".join(pieces[i : i + size]) for i in range(0, len(pieces), size)]
+        piece = text[start:at]
+        begin = start + len(piece) - len(piece.lstrip())
+        shown = _SPACE.sub(" ", piece).strip()
+        bare = _BULLET.sub("", shown)
+        if _LETTER.search(shown):
+            shown = bare if _LETTER.search(bare) else shown
+            sentences.append(Sentence(shown, begin, start + len(piece.rstrip())))
+        elif sentences and shown:
+            before = sentences[-1]
+            both = f"{before.text} {shown}"
+            sentences[-1] = Sentence(both, before.start, start + len(piece.rstrip()))
+        start = end.end() if end else start
+    size = -(-len(sentences) // _MOST_SENTENCES) or 1
+    groups = (sentences[i : i + size] for i in range(0, len(sentences), size))
+    return [Sentence(" ".join(s.text for s in g), g[0].start, g[-1].end) for g in groups]

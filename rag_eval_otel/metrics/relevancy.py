@@ -26,6 +26,7 @@ from rag_eval_otel.metrics.base import (
 from rag_eval_otel.types import EmbedFn, Reason, Sample, Score
 
 _BLANK: Final[Mapping[str, float | None]] = {"question": None, "answer": 0.0}
+_ASKS = ("?", "\uff1f", "\u061f")
 _MAX_SUB_QUESTIONS = 8
 _BANDS = (
     (0.8, "The answer directly addresses the question."),
@@ -103,6 +104,9 @@ class AnswerRelevancy(_QuestionMetric):
     blank (``no_questions``) or all vectors zero (``zero_vector``). Replies that do not parse, blank
     questions and zero vectors are left out of the mean (``partial``).
 
+    If there were messages before the question (`Sample.history`), the stand-alone question takes
+    its place: the query of the application if it is a question, or one that the judge writes.
+
     Source: ``AnswerRelevancy`` of ragas 0.4.3. Unlike in ragas, a blank question is left out of the
     mean, but its evasive flag counts, an empty answer is not judged, and a failure is no number.
     """
@@ -113,14 +117,16 @@ class AnswerRelevancy(_QuestionMetric):
     scale = (-1.0, 1.0)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        questions, evasive = await self._draw(sample, ask)
+        (questions, evasive), asked = await asyncio.gather(
+            self._draw(sample, ask), self._standalone(sample, ask)
+        )
         fraction = sum(evasive) / len(evasive)
-        detail = {"questions": questions, "noncommittal_fraction": fraction}
+        detail: dict[str, Any] = {"questions": questions, "noncommittal_fraction": fraction}
         if all(evasive):
             return self.score_of(0.0, reason="noncommittal", detail=detail)
         if not questions:
             return self.undefined("no_questions", detail=detail)
-        rows = await embed([sample.question, *questions])
+        rows = await embed([asked, *questions])
         similarities = [s for row in rows[1:] if (s := cosine(rows[0], row)) is not None]
         if not similarities:
             return self.undefined("zero_vector", detail=detail)
@@ -130,6 +136,40 @@ class AnswerRelevancy(_QuestionMetric):
             explanation="The answer reads as a reply to: " + " / ".join(questions),
             detail={**detail, "similarities": similarities},
         )
+
+    async def _standalone(self, sample: Sample, ask: AskLike) -> str:
+        """Return the question as somebody understands it who has not seen the history."""
+        if not sample.history:
+            return sample.question
+        if sample.query and sample.query.rstrip().endswith(_ASKS):  # else words to search for
+            return sample.query
+        reply = await ask(task_about(sample, kinds.STANDALONE_QUESTION))
+        return reply.question if reply.question.strip() else sample.question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedlessRefusal(_QuestionMetric):
+    """Whether the answer declines although the contexts suffice: 1 (bad) or 0.
+
+    **High is bad**: scores below ``threshold`` pass. An answer declines if all ``strictness``
+    replies for `AnswerRelevancy` say evasive; contexts suffice if they are rated 2 of 2 for
+    ``context_relevance``. Beside these two metrics, this one takes no request.
+
+    Special cases: undefined (``insufficient_context``) if the contexts do not suffice.
+    """
+
+    name: str = "needless_refusal"
+
+    asks = (kinds.REVERSE_QUESTION, kinds.CONTEXT_RELEVANCE[0])
+    blank = {"question": None, "contexts": None, "answer": None}  # noqa: RUF012  # never changed
+    direction = "low"
+
+    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
+        rate = ask(task_about(sample, kinds.CONTEXT_RELEVANCE[0], self.examples))
+        (_, evasive), rating = await asyncio.gather(self._draw(sample, ask), rate)
+        if rating.rating != 2:  # noqa: PLR2004  # the highest
+            return self.undefined("insufficient_context")
+        return self.score_of(float(all(evasive)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from rag_eval_otel.evaluation import aevaluate, run_now
 from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor, instrument
 from rag_eval_otel.live.recorded import passages_of
-from rag_eval_otel.metrics import FunctionMetric, MetricFunction
-from rag_eval_otel.metrics.base import Metric
+from rag_eval_otel.metrics import FunctionMetric, MetricFunction, resolve_metrics
+from rag_eval_otel.metrics.base import Metric, direction_of
 from rag_eval_otel.runtime.providers import attachment_of
 from rag_eval_otel.types import Evaluation, Sample, Score
 
@@ -66,7 +66,8 @@ class RagEval:
         """Score a sample, several samples or one call of an application; assert the lowest scores.
 
         ``rag_eval.assert_scores(sample, faithfulness=0.8)`` fails if the faithfulness of ``sample``
-        is below 0.8. ``sample_or_app`` is one of these:
+        is below 0.8; for a metric whose low scores are good, as ``needless_refusal``, if the score
+        is above the bound. ``sample_or_app`` is one of these:
 
         - a `Sample`, or a mapping with ``question``, ``contexts`` and ``answer``;
         - a list of these. The mean of each metric is asserted;
@@ -78,7 +79,7 @@ class RagEval:
         ``least`` are lowest scores by the name of the metric. ``metrics`` has metrics of your own
         that ``least`` names. Returns the evaluation of each sample.
 
-        Raises `AssertionError` if a score is lower or undefined, `FailedRowError` if the judge
+        Raises `AssertionError` if a score is worse or undefined, `FailedRowError` if the judge
         failed, and `ConfigError` for an unknown metric, an object that is not a sample, and an
         application without exactly one turn.
         """
@@ -89,13 +90,14 @@ class RagEval:
             raise ConfigError(msg)
         samples = _samples(sample_or_app, question)
         own = {metric if isinstance(metric, str) else _name_of(metric) for metric in metrics}
-        wanted = [*metrics, *(name for name in bounds if name not in own)]
+        wanted = resolve_metrics([*metrics, *(name for name in bounds if name not in own)])
+        low = {metric.name for metric in wanted if direction_of(metric) == "low"}
         evaluations = run_now(lambda: self._evaluate(samples, wanted))
         judges = sorted({evaluation.judge or "-" for evaluation in evaluations})
         for name, bound in bounds.items():
             mean = _mean([evaluation[name] for evaluation in evaluations])
             self.record(name, "no score" if mean is None else mean)
-            self.record(f"{name}.at_least", bound)
+            self.record(f"{name}.{'at_most' if name in low else 'at_least'}", bound)
         self.record("judge", ", ".join(judges))
         self.record("tokens", sum(evaluation.usage.tokens for evaluation in evaluations))
         failed = [s for evaluation in evaluations for s in evaluation.scores if s.status == "error"]
@@ -104,8 +106,11 @@ class RagEval:
             cause = first.detail.get("error", first.reason)
             what = f"{first.name} could not be measured ({first.reason}): {cause}"
             raise FailedRowError(f"{what}; {len(failed)} such scores")
-        scores = [([each[name] for each in evaluations], low) for name, low in bounds.items()]
-        if lines := [line for found, low in scores for line in _too_low(samples, found, low)]:
+        lines: list[str] = []
+        for name, bound in bounds.items():
+            scores = [evaluation[name] for evaluation in evaluations]
+            lines += _missed(samples, scores, bound, sign=-1 if name in low else 1)
+        if lines:
             raise AssertionError("\n".join(lines))
         return evaluations
 
@@ -128,24 +133,30 @@ def _mean(scores: Sequence[Score]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _too_low(samples: Sequence[Sample], scores: Sequence[Score], bound: float) -> Iterator[str]:
-    """Yield lines of an error message, unless the mean of ``scores`` reaches ``bound``."""
+def _missed(
+    samples: Sequence[Sample], scores: Sequence[Score], bound: float, *, sign: int
+) -> Iterator[str]:
+    """Yield lines of an error message, unless the mean of ``scores`` is as good as ``bound``."""
     mean = _mean(scores)
-    if mean is not None and mean >= bound - _ROUNDING:
+    if mean is not None and sign * mean >= sign * bound - _ROUNDING:
         return
+    limit, beyond = ("at least", "below") if sign > 0 else ("at most", "above")
     name = f"mean of {scores[0].name}" if len(samples) > 1 else scores[0].name
     if mean is None:
         reasons = ", ".join(sorted({str(score.reason) for score in scores}))
-        yield f"{name} has no score ({reasons}), at least {bound:g} is needed"
+        yield f"{name} has no score ({reasons}), {limit} {bound:g} is needed"
     else:
-        yield f"{name} is {mean:.3f}, below {bound:g}"
-    values = [-math.inf if score.value is None else score.value for score in scores]
+        yield f"{name} is {mean:.3f}, {beyond} {bound:g}"
+    values = [-math.inf if score.value is None else sign * score.value for score in scores]
     worst = values.index(min(values))
     sample, why = samples[worst], scores[worst].explanation
     yield f"  {f'sample {worst}: ' if len(samples) > 1 else ''}question: {_short(sample.question)}"
     yield f"  answer: {_short(sample.answer)}"
     if why:
         yield f"  why: {_short(why)}"
+    for start, end in scores[worst].unsupported or ():
+        if (sentence := sample.answer[start:end]) not in (why or ""):
+            yield f"  not backed by the contexts: {_short(sentence)}"
 
 
 def _short(text: str) -> str:
@@ -179,7 +190,11 @@ def _as_sample(value: object, question: str = "") -> Sample | None:
         question=question or _text_of(value),
         contexts=passages_of(contexts, caller="assert_scores()"),
         answer=answer,
-        **{each.name: value[each.name] for each in fields(Sample)[3:] if each.name in value},
+        **{
+            each.name: value[each.name]
+            for each in fields(Sample)[3:]
+            if each.name in value and (each.name != "query" or "question" in value)
+        },
     )
 
 

@@ -13,8 +13,9 @@ import pytest
 if TYPE_CHECKING:
     from rag_eval_otel.testing.assertions import RagEval
 
-# The names of JUnit properties: ``rag_eval.<metric>`` and ``rag_eval.<metric>.at_least``.
-PREFIX, AT_LEAST = "rag_eval.", ".at_least"
+# The names of JUnit properties: ``rag_eval.<metric>`` and ``rag_eval.<metric>.at_least``; the
+# latter ends in ``.at_most`` if low scores are good.
+PREFIX, AT_LEAST, AT_MOST = "rag_eval.", ".at_least", ".at_most"
 
 
 def number(value: float | None) -> str:
@@ -28,11 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rag-eval-judge",
         metavar="lexical|PROVIDER/MODEL",
         help="the judge of the fixture rag_eval (default: RAG_EVAL_JUDGE, else lexical, offline)",
-    )
-    group.addoption(
-        "--rag-eval-embedder",
-        metavar="hashing|PROVIDER/MODEL",
-        help="its embedder (default: RAG_EVAL_EMBEDDER, else that of the judge's provider)",
     )
 
 
@@ -48,7 +44,6 @@ def rag_eval(request: pytest.FixtureRequest) -> RagEval:
     properties = request.node.user_properties
     return RagEval(
         judge=request.config.getoption("--rag-eval-judge"),
-        embedder=request.config.getoption("--rag-eval-embedder"),
         record=lambda name, value: properties.append((f"{PREFIX}{name}", value)),
     )
 
@@ -59,12 +54,14 @@ class Asserted(NamedTuple):
     test: str
     metric: str
     value: float | None
-    least: float
+    bound: float
+    sign: int
+    """1, or -1 if low scores are good."""
 
     @property
     def passed(self) -> bool:
-        """Whether the score is at least the bound, with a tolerance for rounding."""
-        return self.value is not None and self.value >= self.least - 1e-9
+        """Whether the score is as good as the bound, with a tolerance for rounding."""
+        return self.value is not None and self.sign * (self.value - self.bound) + 1e-9 >= 0
 
 
 class SessionReport:
@@ -93,7 +90,8 @@ class SessionReport:
         )
         terminalreporter.section(f"scores: judge {', '.join(judges) or '-'}, {tokens} tokens")
         failures = [
-            f"{each.test}: {each.metric} {number(each.value)}, at least {each.least:g}"
+            f"{each.test}: {each.metric} {number(each.value)},"
+            f" at {'least' if each.sign > 0 else 'most'} {each.bound:g}"
             for each in scores
             if not each.passed
         ]
@@ -105,22 +103,24 @@ def _asserted(test: str, properties: list[tuple[str, object]]) -> Iterator[Asser
     """Yield the scores in ``properties``, where the bound of a score comes directly after it."""
     score: object = None
     for name, value in properties:
-        if name.endswith(AT_LEAST) and isinstance(value, float):
-            metric = name.removeprefix(PREFIX).removesuffix(AT_LEAST)
-            yield Asserted(test, metric, score if isinstance(score, float) else None, value)
+        if name.endswith((AT_LEAST, AT_MOST)) and isinstance(value, float):
+            metric, _, bound = name.removeprefix(PREFIX).rpartition(".")
+            found = score if isinstance(score, float) else None
+            yield Asserted(test, metric, found, value, -1 if bound == "at_most" else 1)
         score = value
 
 
 def _table(scores: list[Asserted]) -> Iterator[str]:
-    """Yield a line for each metric with its counts, mean and lowest score."""
+    """Yield a line for each metric with its counts, mean and worst score."""
     by_metric: dict[str, list[Asserted]] = {}
     for score in scores:
         by_metric.setdefault(score.metric, []).append(score)
     width = max(map(len, by_metric))
-    yield f"{'metric':<{width}}  asserted  failed   mean  lowest"
+    yield f"{'metric':<{width}}  asserted  failed   mean   worst"
     for name, asserted in by_metric.items():
         values = [score.value for score in asserted if score.value is not None]
         mean = number(sum(values) / len(values) if values else None)
         failed = sum(not score.passed for score in asserted)
-        lowest = number(min(values, default=None))
-        yield f"{name:<{width}}  {len(asserted):>8}  {failed:>6}  {mean:>5}  {lowest:>6}"
+        sign = asserted[0].sign
+        worst = number(min(values, key=lambda value: sign * value, default=None))
+        yield f"{name:<{width}}  {len(asserted):>8}  {failed:>6}  {mean:>5}  {worst:>6}"

@@ -18,9 +18,8 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.ask import Ask, group_tasks, with_fewer_contexts
+from rag_eval_otel.judge.ask import Ask, group_tasks
 from rag_eval_otel.judge.tasks import Judge, Rating, Statements, Task, may_share
-from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics import METRIC_SETS
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
@@ -327,49 +326,9 @@ def test_nothing_is_ever_stuck(moods: list[str], turns: list[int], name: str) ->
     assert evaluation.usage.judge_requests == len(judge.requests)
 
 
-LONG = [f"{'Paris is in France. ' * 500}{number}" for number in range(6)]  # equal first halves
-
-
-def asked_about(contexts: list[str], metrics: list[str]) -> list[Sequence[Task[Any]]]:
+def test_texts_that_are_too_long_are_not_sent_again() -> None:
+    """A score of half of the contexts would be a wrong one."""
     judge = Failing(JudgeTooLongError("too long"))
-    sample = Sample(question="Q?", contexts=contexts, answer="Paris.", reference="Paris.")
-    scores = asyncio.run(aevaluate(sample, metrics, judge=judge)).scores
-    assert {score.reason for score in scores} == {"too_long"}
-    is_shortened = "is left out" in str(judge.requests)
-    assert {"truncated" in score.detail for score in scores} == {is_shortened}
-    return judge.requests
-
-
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        ["faithfulness"],
-        ["context_precision"],
-        ["faithfulness", "context_precision"],
-        ["default", "context_utilization", "context_precision"],
-    ],
-)
-def test_the_second_request_is_shorter(metrics: list[str]) -> None:
-    """Lists of contexts and questions about single contexts lose the same texts."""
-    requests = asked_about(LONG, metrics)
-    whole = [
-        tasks for tasks in requests if "is left out" not in str(tasks) and LONG[0] in str(tasks)
-    ]
-    assert whole
-    for tasks in whole:
-        fewer = with_fewer_contexts(tasks)
-        assert fewer in requests
-        again = with_fewer_contexts(fewer)
-        assert again == fewer or again not in requests, "it is shortened once"
-        assert len(compose(fewer).user) < 0.6 * len(compose(tasks).user)
-        assert len(set(fewer)) == len(set(tasks))
-        singles = [task.text("context") for task in fewer if "context" in dict(task.inputs)]
-        assert not any(text.startswith("(context") for text in singles)
-
-
-@pytest.mark.parametrize("contexts", [["Paris."], ["Paris."] * 6, [], ["A.", "B.", "C."]])
-def test_short_contexts_are_not_replaced_by_longer_notes(contexts: list[str]) -> None:
-    """The judge is not asked again if nothing would be shorter."""
-    requests = asked_about(contexts, ["faithfulness" if contexts else "answer_correctness"])
-    assert all(with_fewer_contexts(tasks) == list(tasks) for tasks in requests)
-    assert "is left out" not in str(requests)
+    sample = Sample(question="Q?", contexts=["Paris."], answer="Paris.")
+    (score,) = asyncio.run(aevaluate(sample, ["faithfulness"], judge=judge)).scores
+    assert (score.reason, len(judge.requests)) == ("too_long", 1)

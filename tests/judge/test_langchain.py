@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda
 
 import questions
-from apps.fakes import ScriptedChat, StallingChat
+from apps.fakes import ScriptedChat
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.langchain import LangChainJudge
@@ -31,25 +31,6 @@ GROUP: list[Task[Any]] = [CONTEXT, questions.statements(Q, A)]
 def good_message(messages: Sequence[BaseMessage]) -> AIMessage:
     body = {"messages": [{"content": message.content} for message in messages]}
     return AIMessage(json.dumps(good_parts(body)))
-
-
-class AsyncChat(ScriptedChat):
-    """A chat model that is asynchronous by itself, and refuses to block."""
-
-    async def _agenerate(
-        self, messages: list[BaseMessage], *args: Any, **kwargs: Any
-    ) -> ChatResult:
-        return super()._generate(messages)
-
-    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        raise NotImplementedError
-
-
-class StallingAsyncChat(StallingChat):
-    """A chat model that has no synchronous form, and stalls."""
-
-    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        raise NotImplementedError
 
 
 class Bare(BaseChatModel):
@@ -83,16 +64,15 @@ def evaluated(
     )
 
 
-@pytest.mark.parametrize("kind", [ScriptedChat, AsyncChat])
-def test_any_chat_model_answers(kind: type[ScriptedChat]) -> None:
-    """Models that block and models that don't answer all tasks in one call, which is counted."""
+def test_any_chat_model_answers() -> None:
+    """It answers all tasks in one call, which is counted."""
     calls: list[Sequence[BaseMessage]] = []
 
     def reply(messages: Sequence[BaseMessage]) -> AIMessage:
         calls.append(messages)
         return good_message(messages)
 
-    replies = asked(kind(reply=reply), *GROUP)
+    replies = asked(ScriptedChat(reply=reply), *GROUP)
     assert replies.parts == (Rating(rating=2), Statements.model_validate(GOOD["statements"]))
     assert [message.type for message in calls[0]] == ["system", "human"]
     asked_for = sum(len(str(message.content).split()) for message in calls[0])
@@ -152,9 +132,8 @@ def test_a_model_that_stalls_is_given_up() -> None:
         go_on.wait(60)
         return good_message(messages)
 
-    for llm in (ScriptedChat(reply=stall), StallingAsyncChat(reply=good_message)):
-        evaluation = evaluated(llm, timeout=0.05)
-        assert {score.reason for score in evaluation.scores} == {"timeout"}
+    evaluation = evaluated(ScriptedChat(reply=stall), timeout=0.05)
+    assert {score.reason for score in evaluation.scores} == {"timeout"}
     go_on.set()
 
 

@@ -90,7 +90,7 @@ def test_a_passing_failure_is_retried(error: errors.JudgeError) -> None:
     failures = [error]
     result, server = run(lambda s: s.ask(), lambda _: failures.pop() if failures else None)
     assert result == "fine"
-    assert (len(server.at), server.endpoint.state.retries) == (2, 1)
+    assert (len(server.at), server.endpoint.retried) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_random_failures_cost_few_turns(
         use, lambda _: errors.JudgeTransportError("500") if draw.random() < share else None
     )
     assert found.count(True) >= least * 300
-    assert server.endpoint.state.retries <= 600
+    assert server.endpoint.retried <= 600
 
 
 @pytest.mark.parametrize(("at_once", "number"), [(1, 25), (16, 64)])
@@ -166,7 +166,7 @@ def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(
         def outcome(now: float) -> BaseException | None:
             if now >= 1200:
                 return None
-            (probes if server.endpoint.state.breaker == "open" else before).append(now)
+            (probes if server.endpoint.breaker.is_open else before).append(now)
             return errors.JudgeTransportError("500")
 
         server.outcome = outcome
@@ -206,7 +206,7 @@ def test_for_datasets_a_busy_server_loses_no_row(rows: int) -> None:
 
     results, server = run(use, limits=Limits())
     assert kinds(results) == {"fine"}
-    assert server.endpoint.state.retries == 0
+    assert server.endpoint.retried == 0
 
 
 def test_for_datasets_a_server_that_refuses_everything_is_given_up() -> None:
@@ -225,9 +225,9 @@ def test_retry_after_is_one_pause_for_all() -> None:
     results, server = run(lambda s: s.ask_many(40, every=0.02), outcome)
     assert kinds(results) == {"fine"}
     assert not [at for at in server.at if 0.11 < at < 4.1]
-    state = server.endpoint.state
-    assert (state.retries, state.openings) == (0, 0)
-    assert state.returned == state.attempts["rate_limited"] > 0
+    endpoint = server.endpoint
+    assert (endpoint.retried, endpoint.breaker.openings) == (0, 0)
+    assert endpoint.returned == endpoint.attempts["rate_limited"] > 0
 
 
 @pytest.mark.parametrize("seconds", [20.0, 3600.0])
@@ -245,7 +245,7 @@ def test_a_long_pause_fails_requests_at_once(seconds: float) -> None:
     assert kinds(results) == {"JudgeRateLimitError"}
     assert now < 1
     assert len(server.at) == 16, "those that were under way"
-    assert server.endpoint.state.pause >= seconds - 1
+    assert server.endpoint.pause >= seconds - 1
     assert set(refused) == {"rate_limited"}
 
 
@@ -253,9 +253,9 @@ def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
     """A server that always says 429 without a time gets few requests, until the breaker opens."""
     results, server = run(lambda s: s.ask_many(600, every=0.1), lambda _: refusal())
     assert len(server.at) <= 5 * 16
-    state = server.endpoint.state
-    assert state.retries <= len(server.at)
-    assert state.openings == 1
+    endpoint = server.endpoint
+    assert endpoint.retried <= len(server.at)
+    assert endpoint.breaker.openings == 1
     assert kinds(results) <= {"JudgeRateLimitError", "JudgeUnavailableError"}
 
 
@@ -344,7 +344,7 @@ def test_unusable_replies_open_the_breaker() -> None:
 
     results, server = run(use)
     assert (results.count("fine"), len(server.at)) == (5, 5)
-    assert server.endpoint.state.attempts == {"unparsable": 5}
+    assert server.endpoint.attempts == {"unparsable": 5}
 
 
 @pytest.mark.parametrize("seconds", [0.5, 5])
@@ -359,8 +359,8 @@ def test_requests_that_run_out_of_time_open_the_breaker(seconds: float) -> None:
 
     _, server = run(use)
     assert len(server.at) <= 5 + 4, "the probes after 0.5, 1, 2 and 4 s"
-    state = server.endpoint.state
-    assert (state.breaker, set(state.attempts)) == ("open", {"timeout"})
+    endpoint = server.endpoint
+    assert (endpoint.breaker.is_open, set(endpoint.attempts)) == (True, {"timeout"})
 
 
 def test_a_slow_server_whose_turns_run_out_of_time_is_not_taken_for_a_broken_one() -> None:
@@ -383,7 +383,7 @@ def test_a_slow_server_whose_turns_run_out_of_time_is_not_taken_for_a_broken_one
 
     results, server = run(use)
     assert kinds(results) == {"fine", "JudgeTimeoutError"}
-    assert (server.endpoint.state.openings, server.endpoint.state.attempts["timeout"]) == (0, 48)
+    assert (server.endpoint.breaker.openings, server.endpoint.attempts["timeout"]) == (0, 48)
 
 
 def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -413,7 +413,7 @@ def test_no_more_requests_than_slots_are_under_way() -> None:
     results, server = run(lambda s: s.ask_many(64))
     assert kinds(results) == {"fine"}
     assert max(server.at.count(at) for at in server.at) == 16
-    assert server.endpoint.state.in_flight == 0
+    assert server.endpoint.in_flight == 0
 
 
 def test_a_request_that_gets_no_slot_in_time_is_not_sent() -> None:
@@ -433,7 +433,7 @@ def test_a_request_that_gets_no_slot_in_time_is_not_sent() -> None:
     assert isinstance(late, errors.JudgeTimeoutError)
     assert late.requests == 0
     assert "not sent" in str(late)
-    assert (after, server.endpoint.state.in_flight) == ("fine", 0)
+    assert (after, server.endpoint.in_flight) == ("fine", 0)
 
 
 @pytest.mark.slow
@@ -441,11 +441,11 @@ def test_a_request_that_gets_no_slot_in_time_is_not_sent() -> None:
 def test_a_forked_child_begins_anew() -> None:
     """The parent's open breaker and its requests under way are not the child's."""
     _, server = run(lambda s: s.ask_many(20), lambda _: errors.JudgeTransportError("down"))
-    assert server.endpoint.state.breaker == "open"
+    assert server.endpoint.breaker.is_open
     pid = os.fork()
     if pid == 0:
-        state = server.endpoint.state
-        os._exit(0 if (state.breaker, state.attempts) == ("closed", {}) else 1)
+        endpoint = server.endpoint
+        os._exit(0 if (endpoint.breaker.is_open, endpoint.attempts) == (False, {}) else 1)
     _, status = os.waitpid(pid, 0)
     assert status == 0
 
@@ -539,10 +539,12 @@ def test_the_log_is_written_without_the_lock_of_the_endpoint(
     found: list[bool] = []
 
     async def use(server: Server) -> None:
+        def read() -> None:
+            with server.endpoint._lock:  # noqa: SLF001
+                found.append(server.endpoint.breaker.is_open)
+
         def look(*_: object, **__: object) -> None:
-            thread = threading.Thread(
-                target=lambda: found.append(server.endpoint.state.breaker == "open"), daemon=True
-            )
+            thread = threading.Thread(target=read, daemon=True)
             thread.start()
             thread.join(5)
 

@@ -91,7 +91,7 @@ def replied(judge: LocalJudge, *tasks: tasks.Task[Any]) -> list[Any]:
 
 
 def calls_of(judge: LocalJudge) -> list[Any]:
-    return judge._support._model.calls  # type: ignore[no-any-return]  # noqa: SLF001
+    return judge._classifier._model.calls  # type: ignore[no-any-return]  # noqa: SLF001
 
 
 def verdicts(*claims: str, contexts: Sequence[str] = CONTEXTS) -> tasks.Task[Any]:
@@ -150,14 +150,6 @@ def test_a_cross_encoder_with_one_label(library: type[Encoder]) -> None:
     pairs = [pair for call, *_ in calls_of(judge) for pair in call]
     assert ("Why?", "One.") in pairs
     assert (CONTEXTS[0], "Two.") in pairs
-
-
-def test_a_model_of_its_own_for_relevance(library: type[Encoder]) -> None:
-    """Two models share the work, and both are named."""
-    judge = LocalJudge("an/nli", relevance_model="a/reranker")
-    assert re.fullmatch(r"local/an/nli-\w{8}\+a/reranker-\w{8}", judge.model)
-    replied(judge, questions.context_relevance("Why?", ("One.",), voice=1))
-    assert calls_of(judge) == []
 
 
 def test_long_contexts_are_read_in_windows(library: type[Encoder]) -> None:

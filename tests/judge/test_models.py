@@ -409,7 +409,7 @@ def test_live_scoring_has_a_breaker_and_allows_the_requests_of_all_its_turns() -
     live: Any = build_judge(config)
     limits = live.endpoint.limits
     assert (limits.concurrency, limits.failures) == (64, 5)
-    assert live.endpoint.state.limit == 64
+    assert live.endpoint.limits.concurrency == 64
     assert limits.patience == 15
     unheld: Any = build_judge(Config(judge="openai/m", hold_seconds=0))
     assert unheld.endpoint.limits.patience == config.evaluation_timeout

@@ -128,7 +128,7 @@ def test_attributes_of_an_exception_of_others_are_not_taken_for_ours() -> None:
     found = asyncio.run(aevaluate(SAMPLE, [metric], judge=judge, embedder="hashing", budget=one))
     assert found.scores[0].detail["error"] == "OddError"
     assert found.usage.judge_requests == 1
-    assert endpoint.state.in_flight == 0
+    assert endpoint.in_flight == 0
     assert one.left()[0][1] == 2
 
 

@@ -454,32 +454,13 @@ def test_a_folder_that_is_not_whole(
 FACT = "Paris is the capital of France. "
 
 
-@pytest.mark.parametrize("most", [100, 101, 128, 150, 333])
-@pytest.mark.parametrize(
-    "fact", [FACT, "巴黎是法国的首都。", "Is Paris the capital? ", "Paris lies in France\n"]
-)
-def test_a_text_is_cut_at_the_end_of_a_sentence(fact: str, most: int) -> None:
-    """No half of a sentence is left, and nothing that the author has not written."""
-    sample, cut = clipped(Sample(answer=fact * 50), most)
-    assert fact * 50 == sample.answer + (fact * 50)[-cut["answer"] :]
-    assert most // 2 < len(sample.answer) <= most
-    assert len(sample.answer.strip()) % len(fact) in {0, len(fact.strip())}
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("a" * 300, "a" * 100),
-        ("word " * 60, ("word " * 20).rstrip()),
-        (f"{'a' * 97} 3.14159 is pi", "a" * 97),
-        (f"{'a' * 90} b. {'c' * 99}", f"{'a' * 90} b."),
-        ("a" * 100, "a" * 100),
-    ],
-)
-def test_a_text_without_sentences_is_cut_between_words(text: str, kept: str) -> None:
-    """A text without spaces is cut at the limit."""
-    sample, _ = clipped(Sample(answer=text), 100)
-    assert sample.answer == kept
+def test_all_texts_but_the_history_are_cut() -> None:
+    """Each after the limit, and all after four times as many characters; cuts are counted."""
+    names = ("question", "answer", "reference", "query")
+    sample, cut = clipped(Sample(**dict.fromkeys(names, "a" * 150), contexts=["c", "d"]), 100)
+    assert {getattr(sample, name) for name in names} == {"a" * 100}
+    assert cut == {**dict.fromkeys(names, 50), "contexts": 2}
+    assert clipped(Sample(answer="a" * 100), 100) == (Sample(answer="a" * 100), {})
 
 
 def test_a_judge_is_told_what_was_cut() -> None:
@@ -487,6 +468,6 @@ def test_a_judge_is_told_what_was_cut() -> None:
     sample, cut = clipped(Sample(answer=FACT * 10, contexts=[FACT * 10, "Short."]), 100)
     task = kinds.GROUNDEDNESS[0].task({"answer": sample.answer, "contexts": sample.context_texts})
     shown = compose([task]).user
-    assert cut == {"answer": 225, "contexts": 225}
-    assert shown.count("France.\n[... 225 characters cut]\n") == 2
+    assert cut == {"answer": 220, "contexts": 220}
+    assert shown.count("Pari\n[... 220 characters cut]\n") == 2
     assert shown.count("characters cut]") == 2

@@ -63,7 +63,7 @@ def test_a_low_score_fails_and_is_reported(pytester: pytest.Pytester) -> None:
             "*question: When?",
             "*answer: In July.",
             "*= scores: judge lexical, 0 tokens =*",
-            "metric * asserted  failed   mean  lowest",
+            "metric * asserted  failed   mean   worst",
             "faithfulness * 2       1  0.500   0.000",
             "test_it.py::test_answer[[]In July.]: faithfulness 0.000, at least 0.8",
         ]
@@ -156,6 +156,41 @@ def test_several_samples_are_asserted_by_their_mean() -> None:
         AssertionError, match=r"(?s)mean of faithfulness is 0.500.*sample 1: question"
     ):
         offline().assert_scores([GOOD, BAD], faithfulness=0.6)
+
+
+def test_low_scores_are_good_if_the_metric_says_so(pytester: pytest.Pytester) -> None:
+    """The bound of needless refusals is the highest score."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        TEXT = "Albert Einstein was born in Ulm on 14 March 1879."
+
+        @pytest.mark.parametrize("answer", ["He was born in Ulm.", "I don't know."])
+        def test_answer(rag_eval, answer):
+            turn = {"query": "Where was Albert Einstein born?", "contexts": [TEXT]}
+            turn["answer"] = answer
+            rag_eval.assert_scores(turn, needless_refusal=0.05)
+        """
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*AssertionError: needless_refusal is 1.000, above 0.05",
+            "needless_refusal * 2       1  0.500   1.000",
+            "test_low*[[]I don't know.]: needless_refusal 1.000, at most 0.05",
+        ]
+    )
+
+
+def test_the_sentence_that_is_not_backed_is_named() -> None:
+    """A judge without reasons says it by its verdicts."""
+    turn = Sample(question="When?", contexts=GOOD.contexts, answer="It is open. Cats   purr.")
+    verdicts = [{"index": i, "verdict": 2 - i} for i in (1, 2)]
+    judge = FakeJudge(lambda _: {"verdicts": verdicts})
+    with pytest.raises(AssertionError, match=r"not backed by the contexts: Cats   purr\."):
+        RagEval(judge=judge, embedder=FakeEmbedder({})).assert_scores(turn, faithfulness=0.8)
 
 
 def test_a_mapping_is_a_sample() -> None:

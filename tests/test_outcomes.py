@@ -1,0 +1,204 @@
+"""Outcome, cause and label of a turn, from what the judge says anyway."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from rag_eval_otel import Sample, evaluate
+from rag_eval_otel.evaluation import measurement_of
+from rag_eval_otel.testing.fakes import FakeJudge
+from rag_eval_otel.types import Evaluation, Score
+from scoring import FULL, evaluated, script, shown, verdicts
+
+ASKED = {"question": "When and where was Ada Lovelace born?"}
+BESIDE = {"question": "Do cats purr?"}
+
+
+def judge_of(*, rating: int, says: str, supported: int = 1) -> FakeJudge:
+    """Return a judge of an answer that is on the question, beside it, or declines."""
+    reverse = {**(BESIDE if says == "beside" else ASKED), "noncommittal": int(says == "declines")}
+    sentence = 2 if says == "declines" else supported
+    grounded = {"rating": 2 * supported * (says != "declines")}
+    return FakeJudge(
+        script(
+            reverse_question=reverse,
+            context_relevance_1={"rating": rating},
+            groundedness_1=grounded,
+            supported=verdicts(sentence),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("rating", "says", "supported", "label", "cause"),
+    [
+        (2, "answers", 1, "pass", None),
+        (2, "answers", 0, "fail", "unsupported"),
+        (2, "declines", 0, "fail", "needless_refusal"),
+        (1, "declines", 0, "pass", "retrieval"),
+        (0, "declines", 0, "pass", "retrieval"),
+        (1, "answers", 1, "pass", None),
+        (1, "answers", 0, "fail", "retrieval"),
+        (0, "beside", 0, "fail", "retrieval"),
+        (0, "beside", 1, "fail", "off_topic"),
+        (2, "beside", 1, "fail", "off_topic"),
+        (2, "beside", 0, "fail", "off_topic"),
+    ],
+)
+def test_table(rating: int, says: str, supported: int, label: str, cause: str | None) -> None:
+    """Each row of the table has its label and its cause, in two requests."""
+    judge = judge_of(rating=rating, says=says, supported=supported)
+    result = evaluated(["default"], judge)
+    assert (result.label, result.cause) == (label, cause)
+    assert result.outcome == ("declined" if says == "declines" else "answered")
+    assert len(judge.requests) == 2
+
+
+def of(options: Mapping[str, Any], **scores: Score) -> Evaluation:
+    table = {
+        "context_relevance": Score(name="context_relevance", value=1.0, label="pass"),
+        "answer_relevancy": Score(name="answer_relevancy", value=0.9, label="pass"),
+        "faithfulness": Score(name="faithfulness", value=1.0, label="pass"),
+        **scores,
+    }
+    return Evaluation(scores=tuple(table.values()), **options)
+
+
+UNDEFINED: Mapping[str, Any] = {"status": "undefined", "reason": "judge_incomplete"}
+
+
+@pytest.mark.parametrize(
+    ("options", "scores", "label", "cause"),
+    [
+        ({}, {"tone": Score(name="tone", value=0, label="fail")}, "fail", "metric"),
+        ({}, {"tone": Score(name="tone", value=0)}, "pass", None),
+        (
+            {"label_metrics": frozenset({"faithfulness"})},
+            {"tone": Score(name="tone", value=0, label="fail")},
+            "pass",
+            None,
+        ),
+        (
+            {"label_metrics": frozenset({"faithfulness"})},
+            {"answer_relevancy": Score(name="answer_relevancy", value=0.1, label="fail")},
+            "pass",
+            None,
+        ),
+        ({}, {"faithfulness": Score(name="faithfulness", **UNDEFINED)}, "pass", None),
+        ({}, {"context_relevance": Score(name="context_relevance", **UNDEFINED)}, "pass", None),
+        ({}, {"answer_relevancy": Score(name="answer_relevancy", **UNDEFINED)}, "pass", None),
+        ({}, {"context_relevance": Score(name="another", value=0, label="fail")}, "fail", None),
+    ],
+)
+def test_beside_the_table(
+    options: Mapping[str, Any], scores: Mapping[str, Score], label: str, cause: str | None
+) -> None:
+    """Other metrics can fail a turn; without a column of the table there is no cause."""
+    result = of(options, **scores)
+    assert (result.label, result.cause) == (label, cause)
+
+
+def test_needless_refusal_takes_no_request() -> None:
+    """Both metrics of refusals share the requests of the default set, and low is good."""
+    wanted = ["default", "needless_refusal", "context_sufficiency"]
+    judge = judge_of(rating=2, says="declines")
+    result = evaluated(wanted, judge)
+    assert len(judge.requests) == 2
+    assert (result["needless_refusal"].value, result["needless_refusal"].label) == (1, "fail")
+    assert result["context_sufficiency"].value == 1
+    for rating, says, value, reason in (
+        (2, "answers", 0.0, None),
+        (1, "declines", None, "insufficient_context"),
+    ):
+        score = evaluated(wanted, judge_of(rating=rating, says=says))["needless_refusal"]
+        assert (score.value, score.reason) == (value, reason)
+
+
+TURN = [("user", "When was Ada Lovelace born?"), ("assistant", "In 1815.")]
+
+
+def test_history_is_shown_with_the_question() -> None:
+    """A request that shows the question has the history; the one for reverse questions has none."""
+    judge = FakeJudge(script())
+    result = evaluated(["default"], judge, history=TURN)
+    assert len(judge.requests) == 2
+    told = ("user: When was Ada Lovelace born?", "assistant: In 1815.")
+    assert all(("history" in texts) == ("question" in texts) for texts in shown(judge))
+    assert {texts.get("history") for texts in shown(judge)} == {None, told}
+    assert (result.messages, result.is_rewritten) == (2, False)
+    plain = evaluated(["default"], FakeJudge(script()))
+    for with_history, without in zip(result.scores, plain.scores, strict=True):
+        assert "-history" in with_history.version
+        assert "history" not in without.version
+
+
+def test_the_stand_alone_question_is_compared() -> None:
+    """Relevancy is that to the query; without one, to a question that the judge writes."""
+    written = script(standalone_question={"question": "Do cats purr?"}, reverse_question={
+        "question": "Do cats purr?", "noncommittal": 0,
+    })  # fmt: skip
+    judge = FakeJudge(written)
+    assert evaluated(["answer_relevancy"], judge, history=TURN).scores[0].value == pytest.approx(1)
+    asked = {"history": TURN, "query": "Do cats purr?"}
+    judge = FakeJudge(written)
+    assert evaluated(["answer_relevancy"], judge, **asked).scores[0].value == pytest.approx(1)
+    assert len(judge.requests) == 1
+    alone = evaluated(["answer_relevancy"], FakeJudge(written), query="Do cats purr?")
+    assert alone.scores[0].value != pytest.approx(1)  # without history, nothing changes
+
+
+def test_three_turns_offline() -> None:
+    """The offline judge tells the right refusal, the needless one, and the good follow-up apart."""
+    text = "Albert Einstein was born in Ulm, in the Kingdom of Württemberg, on 14 March 1879."
+    asked = Sample(
+        question="Where was Albert Einstein born?", contexts=[text], answer="I don't know."
+    )
+    right = Sample(
+        question=asked.question,
+        contexts=["The Eiffel Tower is in Paris."],
+        answer="The documents do not contain this.",
+    )
+    history = [("user", "When was Albert Einstein born?"), ("assistant", "On 14 March 1879.")]
+    follow_up = Sample(
+        question="And where?", contexts=[text], answer="He was born in Ulm.", history=history
+    )
+    results = [evaluate(sample) for sample in (right, asked, follow_up)]
+    verdict = [(one.label, one.outcome, one.cause) for one in results]
+    assert verdict == [
+        ("pass", "declined", "retrieval"),
+        ("fail", "declined", "needless_refusal"),
+        ("pass", "answered", None),
+    ]
+
+
+def test_places_of_unsupported_sentences() -> None:
+    """The offsets are those of the sentences in the answer, whatever the script and the layout."""
+    answer = "Das ist 🙂 gut.\r\n\r\n- **Zwei** ist   falsch.\n3. ผู้ใช้ต้องเข้าสู่ระบบ\nEnde?"
+    judge = FakeJudge(script(supported=verdicts(1, 0, 0, 2)))
+    score = evaluated(["faithfulness"], judge, answer=answer).scores[0]
+    assert score.unsupported is not None
+    texts = [answer[start:end] for start, end in score.unsupported]
+    assert texts == ["- **Zwei** ist   falsch.", "3. ผู้ใช้ต้องเข้าสู่ระบบ"]
+    assert evaluated(["context_relevance"]).scores[0].unsupported is None
+
+
+def test_history_is_bounded() -> None:
+    """The last eight messages of user and assistant are kept, and their last 2,000 characters."""
+    many = [("human", f"question {i}") for i in range(10_000)]
+    called = {"role": "assistant", "content": None, "tool_calls": []}
+    assert Sample(history=[*many[:1], called]).history == Sample(history=many[:1]).history
+    sample = Sample(history=[*many, ("system", "Be good."), {"role": "ai", "content": "x" * 1990}])
+    assert [m.role for m in sample.history] == ["user", "assistant"]
+    assert sample.history[0].text == "stion 9999"
+    assert len(Sample(history=many).history) == 8
+    for wrong in (
+        ["text"],
+        [("user", 1)],
+        [{"role": 1, "content": "x"}],
+        "text",
+        [("a", "b", "c")],
+    ):
+        with pytest.raises(TypeError, match=r"Sample\.history"):
+            Sample(history=wrong)  # type: ignore[arg-type]
+    assert measurement_of().redactor.sample(FULL) == FULL
