@@ -84,9 +84,8 @@ class Desk:
     def _rate(self) -> None:
         rated = Feedback(trace_id=1, span_id=1, score=1.0)
         self._sink.feedback(rated, "joined")
-        self._sink.emit_feedback(rated)
         labels: tuple[Label, ...] = ("pass", "fail")
         for label in labels:
-            told = Agreement(metric="faithfulness", label=label, version="1", feedback=rated)
+            told = Agreement(metric="faithfulness", label=label, feedback=rated)
             self._sink.emit_agreement(told)
         self._backends.emit_feedback(rated)

@@ -280,8 +280,11 @@ class App:
         return Counter((span.attributes or {}).get(STATUS) for span in self.exported())
 
     def counted(self) -> dict[tuple[Any, Any], int]:
-        points = self.points("rag.evaluation.turns")
-        return {_key(point.attributes): int(point.value) for point in points}
+        """Return how many turns the counter has, by status and reason."""
+        counts = Counter[tuple[Any, Any]]()
+        for point in self.points("rag.evaluation.turns"):
+            counts[_key(point.attributes)] += point.value
+        return dict(counts)
 
     def counted_by(self, name: str, attribute: str) -> dict[Any, int]:
         return {point.attributes[attribute]: int(point.value) for point in self.points(name)}

@@ -134,13 +134,16 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
 
     They are the scores, unless the texts seem to have an instruction to the judge,
     ``<metric>.scored`` (1 or 0, without a version, to detect a new judge that fails more often),
-    and ``answer_length``, the logarithm of the length: 20,000 characters give 1.
+    ``declined`` (1 or 0), and ``answer_length``, a logarithm that is 1 for 20,000 characters.
     """
     for score in evaluation.scores:
         value = score.value if score.normalized is None else score.normalized
         if value is not None and not score.detail.get("injection"):
             yield score.name, score.version, value
         yield f"{score.name}.scored", "", float(value is not None)
+    if evaluation.outcome is not None:
+        version = evaluation["answer_relevancy"].version
+        yield "declined", version, float(evaluation.outcome == "declined")
     if evaluation.answer_length is not None:
         yield "answer_length", "", min(1.0, math.log1p(evaluation.answer_length) / _MAX_LENGTH)
 

@@ -43,6 +43,7 @@ def span_context(ref: SpanRef | None) -> Context:
 T = TypeVar("T")
 _Optional: TypeAlias = "Mapping[str, AttributeValue | None]"
 
+_SEARCHES = (semconv.EVALUATION_SEARCHES, semconv.EVALUATION_REPEATED, semconv.EVALUATION_EMPTY)
 MAX_EXPLANATION = 1024  # characters
 
 
@@ -52,6 +53,8 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
         semconv.EVALUATION_STATUS: ending.status,
         semconv.EVALUATION_REASON: ending.reason,
         semconv.EVALUATION_CONTEXTS_SOURCE: ending.contexts,
+        semconv.EVALUATION_OUTCOME: ending.outcome,
+        **dict(zip(_SEARCHES, ending.searches or (), strict=False)),
     }
     for feedback in ending.feedback:
         attributes |= feedback_attributes(feedback)
@@ -60,6 +63,11 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
         details = {key for score in evaluation.scores for key in score.detail}
         attributes |= {
             semconv.EVALUATION_LABEL: evaluation.label,
+            semconv.EVALUATION_OUTCOME: evaluation.outcome,
+            semconv.EVALUATION_CAUSE: evaluation.cause,
+            semconv.EVALUATION_HISTORY: evaluation.messages or None,
+            semconv.EVALUATION_REWRITTEN: evaluation.is_rewritten or None,
+            **_evidence(evaluation),
             semconv.EVALUATION_JUDGE: evaluation.judge,
             semconv.EVALUATION_DURATION: float(evaluation.duration),
             semconv.EVALUATION_SUSPECTED: "injection" in details or None,
@@ -87,6 +95,20 @@ def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
         semconv.feedback_attribute(name, semconv.LEAF_SCORE): feedback.score,
         semconv.feedback_attribute(name, semconv.LEAF_LABEL): feedback.label or "",
     }
+
+
+def _evidence(evaluation: Evaluation) -> _Optional:
+    """Return the places of unsupported sentences and the counts of citations, without texts."""
+    for_spans: dict[str, AttributeValue | None] = {}
+    for score in evaluation.scores:
+        if score.unsupported is not None and semconv.EVALUATION_UNSUPPORTED not in for_spans:
+            for_spans[semconv.EVALUATION_UNSUPPORTED] = len(score.unsupported)
+            places = [place for pair in score.unsupported for place in pair]
+            for_spans[semconv.EVALUATION_OFFSETS] = places or None
+        if "citations" in score.detail:
+            for_spans[semconv.EVALUATION_CITATIONS] = score.detail["citations"]
+            for_spans[semconv.EVALUATION_INVALID] = score.detail["invalid"]
+    return for_spans
 
 
 def _spent(usage: Usage, cost: float | None, currency: str) -> _Optional:
@@ -260,7 +282,7 @@ class EventLog:
 
 
 class EventSink:
-    """A sink that emits a ``gen_ai.evaluation.result`` event for each score and each feedback."""
+    """A sink of ``gen_ai.evaluation.result`` events: scores, outcome, cause and feedback."""
 
     def __init__(
         self, logger_provider: _logs.LoggerProvider | None = None, *, explanations: bool = False
@@ -269,11 +291,8 @@ class EventSink:
         self._explanations = explanations
 
     def __call__(self, evaluation: Evaluation) -> None:
-        if evaluation.offline is not None:
-            self(evaluation.offline)
-        for score in evaluation.scores:
-            found = _of_score(score, evaluation, explanations=self._explanations)
-            self._log.emit(semconv.EVALUATION_EVENT, found, span=evaluation.span)
+        for result in _results(evaluation, explanations=self._explanations):
+            self._log.emit(semconv.EVALUATION_EVENT, result, span=evaluation.span)
 
     def emit_feedback(self, feedback: Feedback) -> None:
         """Emit an event with the ids of the rated span, or of its trace if only that is known."""
@@ -286,6 +305,22 @@ class EventSink:
             or None,
         }
         self._log.emit(semconv.EVALUATION_EVENT, attributes, span=feedback.span)
+
+
+def _results(evaluation: Evaluation, *, explanations: bool) -> Iterator[_Optional]:
+    """Yield the attributes of an event for each score, and for outcome and cause."""
+    for score in evaluation.scores:
+        yield _of_score(score, evaluation, explanations=explanations)
+    for name, label in (("outcome", evaluation.outcome), ("cause", evaluation.cause)):
+        if label is not None:
+            yield {
+                **evaluation.about,
+                semconv.GEN_AI_EVALUATION_NAME: name,
+                semconv.GEN_AI_EVALUATION_SCORE_LABEL: label,
+                semconv.EVALUATION_JUDGE: evaluation.judge,
+            }
+    if evaluation.offline is not None:
+        yield from _results(evaluation.offline, explanations=explanations)
 
 
 def _of_score(score: Score, evaluation: Evaluation, *, explanations: bool) -> _Optional:
@@ -332,11 +367,8 @@ class SpanScores:
             span.add_event(event.name, event.attributes, event.timestamp)
 
     def events_of(self, ending: Ending) -> Iterator[Event]:
-        """Yield a span event for each score in ``ending``, if they are wanted."""
+        """Yield span events for scores, outcome and cause in ``ending``, if they are wanted."""
         is_wanted = self.events != "log" or not self.has_logs()
-        evaluation = ending.evaluation if is_wanted else None
-        while evaluation is not None:
-            for score in evaluation.scores:
-                found = _of_score(score, evaluation, explanations=self.explanations)
-                yield Event(semconv.EVALUATION_EVENT, exportable_attributes(found), self.clock())
-            evaluation = evaluation.offline
+        if is_wanted and ending.evaluation is not None:
+            for result in _results(ending.evaluation, explanations=self.explanations):
+                yield Event(semconv.EVALUATION_EVENT, exportable_attributes(result), self.clock())

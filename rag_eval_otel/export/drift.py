@@ -21,7 +21,7 @@ from rag_eval_otel.drift.monitor import (
     Stream,
 )
 from rag_eval_otel.export.attributes import EventLog, exportable_attributes
-from rag_eval_otel.export.metrics import Agreement, Meters, add_gauges
+from rag_eval_otel.export.metrics import Meters, add_gauges
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.types import Evaluation, Sampling
@@ -65,8 +65,7 @@ class DriftSink:
                 log.warning(text, self._path, error)
             # Before the exit handler of the pipeline: so it runs after it, with the last scores.
             atexit.register(self.save)
-        sources = {semconv.DRIFT_EVIDENCE: DriftSink._observations}
-        self.stop_gauge = add_gauges(meter_provider, self, sources)
+        add_gauges(meter_provider, self, {semconv.DRIFT_EVIDENCE: DriftSink._observations})
 
     def __call__(self, evaluation: Evaluation) -> None:
         try:
@@ -76,14 +75,6 @@ class DriftSink:
             self._unsaved += 1
             if self._unsaved >= _SAVE_INTERVAL:
                 self.save()
-
-    def emit_agreement(self, agreement: Agreement) -> None:
-        """Watch ``<metric>.agreement``: 1 if judge and person gave the same label, else 0."""
-        name = f"{agreement.metric}.agreement"
-        stream = Stream(service=self.monitor.service, name=name, version=agreement.version)
-        feedback = agreement.feedback
-        self._unsaved += 1
-        self.monitor.update(stream, float(agreement.label == feedback.label), span=feedback.span)
 
     def report(self, report: Report) -> None:
         stream = report.stream
@@ -133,7 +124,7 @@ class DriftSink:
             self._warnings.write("save", "drift: %s cannot be written (%s)", self._path, error)
 
     def close(self) -> None:
-        """Save the state; the gauge still reports, for the last collection of metrics."""
+        """Save the state."""
         atexit.unregister(self.save)
         self.save()
 

@@ -65,15 +65,12 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.JUDGE_COST: _counter(
         "{currency}", "Money for tokens of judge and embedder, by metric."
     ),
-    semconv.EMBEDDING_TOKENS: _counter("{token}", "Tokens of embedded texts."),
     semconv.TURNS: _counter("{turn}", "RAG turns by what became of them."),
     semconv.CAPTURED: _counter("{turn}", "RAG turns that were found."),
     semconv.ERRORS: _counter("{error}", "Failures of this library, by place."),
-    semconv.FEEDBACK_SCORE: _scores("Feedback of people, from 0 (bad) to 1 (good)."),
     semconv.FEEDBACK_RECEIVED: _counter("{feedback}", "Feedback by outcome."),
     semconv.FEEDBACK_AGREEMENT: _counter("{turn}", "Turns by the labels of judge and people."),
     semconv.RELEASED: _counter("{span}", "Exported spans that waited for scores, by status."),
-    semconv.CACHE_LOOKUPS: _counter("{turn}", "Turns looked up among kept scores, by outcome."),
     semconv.OFFLINE_SCORE: _scores("Scores of all RAG turns by the offline judge of a cascade."),
     semconv.WEIGHTED_SCORE: _counter(
         "{score}", "Scores, divided by the probability of their turn."
@@ -156,10 +153,10 @@ def _gauges_of(provider: MeterProvider) -> dict[str, _Sources]:
 
 def add_gauges(
     provider: MeterProvider | None, owner: object, sources: Mapping[str, Source]
-) -> Callable[[], None]:
+) -> None:
     """Report in each gauge of ``sources`` what its source makes of ``owner``, a weak reference.
 
-    Return a function that ends the reports. Not thread-safe: `instrument` has a lock.
+    Not thread-safe: `instrument` has a lock.
     """
     provider, reference = provider or get_meter_provider(), weakref.ref(owner)
     gauges = _gauges_of(provider)
@@ -174,12 +171,6 @@ def add_gauges(
             )
         kept = [each for each in gauges[name] if each[0]() is not None]
         gauges[name][:] = [*kept, (reference, source)]
-
-    def stop() -> None:
-        for name in sources:
-            gauges[name][:] = [each for each in gauges[name] if each[0] is not reference]
-
-    return stop
 
 
 def _observe(
@@ -254,7 +245,6 @@ class Agreement:
 
     metric: str
     label: Label
-    version: str  # of the metric's score
     feedback: Feedback
 
 
@@ -276,7 +266,13 @@ class InstrumentSink:
 
     def __call__(self, evaluation: Evaluation) -> None:
         self.record(evaluation)
-        self.turn(*outcome_of(evaluation))
+        verdict = {
+            semconv.GEN_AI_EVALUATION_SCORE_LABEL: evaluation.label,
+            semconv.OUTCOME: evaluation.outcome,
+            semconv.CAUSE: evaluation.cause,
+        }
+        known = {name: value for name, value in verdict.items() if value is not None}
+        self.turn(*outcome_of(evaluation), verdict=known)
 
     def record(self, evaluation: Evaluation) -> None:
         """Record ``evaluation`` without counting a turn, as for a row of a dataset."""
@@ -311,12 +307,19 @@ class InstrumentSink:
         self.tally.add("captured", "turn", number=turns)
         self._record(semconv.CAPTURED, turns)
 
-    def turn(self, status: Outcome, reason: _WhyNot = None, *, turns: int = 1) -> None:
+    def turn(
+        self,
+        status: Outcome,
+        reason: _WhyNot = None,
+        *,
+        turns: int = 1,
+        verdict: Mapping[str, str] | None = None,
+    ) -> None:
         attributes: dict[str, str] = {semconv.STATUS: status}
         if reason is not None:
             attributes[semconv.REASON] = reason
         if turns:  # 0 would be a point and an outcome of its own
-            self._record(semconv.TURNS, turns, attributes)
+            self._record(semconv.TURNS, turns, {**attributes, **(verdict or {})})
             self.tally.add("turns", " ".join(attributes.values()), number=turns)
 
     def feedback(self, feedback: Feedback | None, outcome: FeedbackOutcome) -> None:
@@ -324,10 +327,6 @@ class InstrumentSink:
         about = {} if feedback is None else self._about(feedback)
         self._record(semconv.FEEDBACK_RECEIVED, 1, {semconv.OUTCOME: outcome, **about})
         self.tally.add("feedback", outcome)
-
-    def emit_feedback(self, feedback: Feedback) -> None:
-        context, about = span_context(feedback.span), self._about(feedback)
-        self._record(semconv.FEEDBACK_SCORE, feedback.score, about, context=context)
 
     def emit_agreement(self, agreement: Agreement) -> None:
         """Count a turn by its label from the judge and its label from a person."""
@@ -343,10 +342,6 @@ class InstrumentSink:
         """Count an exported span by the status that it has got."""
         self.tally.add("released", status)
         self._record(semconv.RELEASED, 1, {semconv.STATUS: status})
-
-    def cache_lookup(self, outcome: str) -> None:
-        """Count a look-up of scores of an equal turn: ``hit`` or ``miss``."""
-        self._record(semconv.CACHE_LOOKUPS, 1, {semconv.OUTCOME: outcome})
 
     def internal_error(self, place: str) -> None:
         """Count an exception in the part ``place`` of this library, such as "sink"."""
@@ -398,7 +393,6 @@ class InstrumentSink:
             (semconv.JUDGE_TOKENS, usage.prompt_tokens, read),
             (semconv.JUDGE_TOKENS, usage.completion_tokens, written),
             (semconv.EMBEDDING_CALLS, usage.embedding_requests, None),
-            (semconv.EMBEDDING_TOKENS, usage.embedding_tokens, None),
         ):
             if number:
                 self._record(name, number, attributes)
@@ -429,7 +423,7 @@ def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
     gauges = _gauges_of(provider or get_meter_provider())
     if any(each() is endpoint for each, _ in gauges.get(semconv.ENDPOINT_BREAKER, ())):
         return
-    record, named = Meters(provider).record, {semconv.ENDPOINT: exportable(endpoint.state.name)}
+    record, named = Meters(provider).record, {semconv.ENDPOINT: exportable(endpoint.name)}
 
     def count_attempt(outcome: str, seconds: float) -> None:
         attributes = {**named, semconv.OUTCOME: outcome}
@@ -443,9 +437,9 @@ def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
     endpoint.observers = [*endpoint.observers, count_attempt]
     endpoint.refusal_observers = [*endpoint.refusal_observers, count_not_sent]
     sources: dict[str, Source] = {
-        semconv.ENDPOINT_BREAKER: lambda each: _one(float(each.state.breaker == "open"), named),
-        semconv.ENDPOINT_LIMIT: lambda each: _one(each.state.limit, named),
-        semconv.ENDPOINT_IN_FLIGHT: lambda each: _one(each.state.in_flight, named),
-        semconv.ENDPOINT_PAUSE: lambda each: _one(each.state.pause, named),
+        semconv.ENDPOINT_BREAKER: lambda each: _one(float(each.breaker.is_open), named),
+        semconv.ENDPOINT_LIMIT: lambda each: _one(each.limits.concurrency, named),
+        semconv.ENDPOINT_IN_FLIGHT: lambda each: _one(each.in_flight, named),
+        semconv.ENDPOINT_PAUSE: lambda each: _one(each.pause, named),
     }
     add_gauges(provider, endpoint, sources)

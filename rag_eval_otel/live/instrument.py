@@ -24,7 +24,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.attributes import EventSink
 from rag_eval_otel.export.backends.delivery import BackendSink
 from rag_eval_otel.export.drift import DriftSink
-from rag_eval_otel.export.metrics import OVERALL, InstrumentSink, Stats
+from rag_eval_otel.export.metrics import InstrumentSink, Stats
 from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.live.shutdown import call_at_end
@@ -171,9 +171,6 @@ class Handle:
         """
         self.remove_langchain_hook()
         self._pipeline.drain(timeout)
-        for sink in self._pipeline.scorer.sinks:
-            if isinstance(sink, DriftSink):
-                sink.stop_gauge()  # not in `close`: at exit, the last collection needs the gauge
         if self._log_tap is not None:
             self._log_tap.listeners.pop(self, None)
         if self._attachment is not None and self._attachment.owner is self:
@@ -355,8 +352,7 @@ def _config(config: Config | None, options: ConfigOptions) -> Config:
     if not isinstance(value, Config):
         raise ConfigError(f"config must be a Config, not {value!r}; pass options by name")
     metrics = {metric.name for metric in resolve_metrics(config.metrics)}
-    compared = {f"{name}.agreement" for name in (*metrics, OVERALL)}
-    unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - metrics - compared))
+    unknown = ", ".join(sorted(set(getattr(config.drift, "targets", ())) - metrics))
     if unknown:
         raise ConfigError(
             f"drift has targets for {unknown}, but metrics has {', '.join(sorted(metrics))}"

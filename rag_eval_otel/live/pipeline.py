@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -96,11 +96,11 @@ class Pipeline:
         self.scorer = scorer or TurnScorer(config, instruments=instruments, sinks=sinks)
         self.scorer.sinks = (*self.scorer.sinks, self._warn_of_missing_providers)
         self.evaluator = self.scorer.evaluator
-        self.store = Store(config, clock=now)
-        self.recorder = RunRecorder(self.finished, self.waiting, clock=now)
+        self.store = Store(config, clock=now, retrieving=self.scorer.retrieving)
         self.clock = Clock(
             self.store, sweep=self.sweep, leave=self.leave, is_idle=lambda: not self.recorder.runs
         )
+        self.recorder = RunRecorder(self.finished, self.clock.wake, clock=now)
         self.flushes = Workers(4)  # for flushes, which may hang
         self.scorer.feedback.is_under_way = lambda number: (
             number in self.store.traces or number in self.recorder.runs
@@ -251,9 +251,6 @@ class Pipeline:
                 is_turn = run.id in turns and span.is_recording()
                 self._end_spans([(span, run)], Ending(why) if is_turn else UNTOUCHED)
 
-    def waiting(self) -> None:
-        self.clock.wake()
-
     def _join(self, tree: RunTree) -> bool:
         """Add ``tree`` to the trace of the span around it, if it may be a part of a turn there."""
         is_turn = Subtree(tree.searched, tree.called).is_turn
@@ -341,8 +338,7 @@ class Pipeline:
             self.scorer.refuse("evicted")
             return by_id, {}, Ending("skipped", "evicted")
         turns = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
-        reason = None if turns else self.scorer.refuse_steps(steps)
-        root = UNTOUCHED if reason is None else Ending("skipped", reason)
+        root = UNTOUCHED if turns else self.scorer.refuse_steps(steps)
         return by_id, {turn.path[-1].id: turn for turn in turns}, root
 
     def sweep(self) -> None:
@@ -389,8 +385,8 @@ class Pipeline:
         with self._read_edge:
             if turns:
                 self.instruments.found(len(turns))
-            elif (reason := self.scorer.refuse_steps(steps)) is not None:
-                ending = Ending("skipped", reason)
+            else:
+                ending = self.scorer.refuse_steps(steps)
         for turn in turns:
             with self._read_edge:
                 self.scorer.submit(self._turn_job(trace, turn))
@@ -427,7 +423,7 @@ class Pipeline:
     def _job(self, held: Held | None, **options: Any) -> TurnJob:
         if held is not None:
             options["release"] = partial(self.clock.release, held)
-            options["seconds_left"] = partial(self.store.seconds_left, held)
+            options["is_late"] = lambda: held.is_late and self.config.hold_seconds > 0
         return TurnJob(scorer=self.scorer, **options)
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
@@ -599,14 +595,8 @@ class Pipeline:
         return max(0.0, deadline - self.now())
 
 
-_LOST: Final[Mapping[str, str]] = {
-    "MeterProvider": "metrics of scores, turns and drift are not exported",
-    "LoggerProvider": "score events are written on the span, and events of drift and feedback lost",
-}
-
-
 @cache
 def _warn_of_missing(*names: str) -> None:
-    losses = "; ".join(f"no {name} is set: {_LOST[name]}" for name in names)
-    if losses:
-        log.warning("%s; docs/opentelemetry.md shows how to set one, or to do without", losses)
+    if names:
+        text = "no %s is set, whose metrics or events are lost; docs/opentelemetry.md shows how"
+        log.warning(text, " and no ".join(names))

@@ -27,6 +27,7 @@ from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation, is_final
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
+from rag_eval_otel.judge.lexical import evades
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
 from rag_eval_otel.judge.usage import is_offline, title_of
 from rag_eval_otel.judge.wire import load_prompts
@@ -42,6 +43,7 @@ from rag_eval_otel.types import (
     Ending,
     Evaluation,
     Feedback,
+    Outcome,
     Reason,
     Sample,
     Sampling,
@@ -55,6 +57,7 @@ from rag_eval_otel.untrusted import redactor
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
+_MOST_NAMES: Final = 1000
 _GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 
 
@@ -154,7 +157,6 @@ class Evaluations:
 
     measurement: Measurement
     max_kept: int = 0
-    count: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._reset()
@@ -177,16 +179,14 @@ class Evaluations:
             if evaluation is not None:
                 if key in self._known:
                     self._known.move_to_end(key)
-                self.count("hit")
                 return replace(evaluation, duration=measurement.clock() - started)
         if measurement.budget is not None and measurement.budget.spent_limit is not None:
             return None
-        self.count("miss")
         result = self._known[key] = Future[Evaluation | None]()
         evaluation = again = None
         try:
             evaluation = await measurement.of_prepared(prepared, cut)
-            again = _repeated(evaluation, has_texts=measurement.explanations)
+            again = _repeated(evaluation)
             return evaluation
         finally:
             if again is None or not all(map(is_final, again.scores)):
@@ -197,16 +197,10 @@ class Evaluations:
                 self._known.popitem(last=False)
 
 
-def _repeated(evaluation: Evaluation, *, has_texts: bool) -> Evaluation:
-    """Return ``evaluation`` for an equal turn: no usage or cost, texts only if ``has_texts``."""
-    unused, scores = Usage(), []
-    for score in evaluation.scores:
-        repeated = replace(score, usage=unused, cost=None)
-        if not has_texts:
-            marks = {k: v for k, v in score.detail.items() if k in {"injection", "truncated"}}
-            repeated = replace(repeated, explanation=None, detail=marks)
-        scores.append(repeated)
-    return replace(evaluation, scores=tuple(scores), usage=unused, cost=None)
+def _repeated(evaluation: Evaluation) -> Evaluation:
+    """Return ``evaluation`` for an equal turn, which has no usage and no cost."""
+    scores = tuple(replace(score, usage=Usage(), cost=None) for score in evaluation.scores)
+    return replace(evaluation, scores=scores, usage=Usage(), cost=None)
 
 
 class TurnScorer:
@@ -227,9 +221,8 @@ class TurnScorer:
         if self._budget is not None:  # raises `ConfigError` if a price is missing
             measurement = replace(measurement, budget=self._budget)
         self._measurement = measurement
-        is_free = is_offline(measurement.judge)
-        count = (lambda _: None) if is_free else instruments.cache_lookup
-        self._evaluations = Evaluations(measurement, 0 if is_free else 1024, count)
+        kept = 0 if is_offline(measurement.judge) else 1024
+        self._evaluations = Evaluations(measurement, kept)
         instruments.watch_budget(self._observe_left)
         self._offline = None
         if config.cascade is not None:
@@ -255,6 +248,7 @@ class TurnScorer:
             has_cascade=config.cascade is not None,
         )
         self._recent = RecentTurns()
+        self.retrieving: set[str] = set()  # names of steps that answered after a retrieval
         on_error, raises = instruments.internal_error, config.raise_errors
         self._edge = Edge("evaluation", on_error, raises)
         self._edge_of = cache(lambda sink: Edge("sink", on_error, raises, part=sink))
@@ -273,16 +267,25 @@ class TurnScorer:
             text = "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute"
             self._log.write(f"skipped {reason}", text, reason)
 
-    def refuse_steps(self, steps: Sequence[Step]) -> SkipReason | None:
+    def refuse_steps(self, steps: Sequence[Step]) -> Ending:
+        """Count a trace without a turn, and return the ending of its span.
+
+        Only where the same step has retrieved before, an answer without retrieval is told.
+        """
         reason = why_none(steps)
         if reason is None:
-            return None
+            return UNTOUCHED
         self.instruments.found()
-        if reason == "no_retrieval" and not any(step.recorded for step in steps):
+        if reason != "no_retrieval" or any(step.recorded for step in steps):
+            self.refuse(reason)
+            return Ending("skipped", reason)
+        step = next((step for step in steps if step.name in self.retrieving), None)
+        if step is None or not step.output:
             self.instruments.turn("skipped", reason)
-            return None
-        self.refuse(reason)
-        return reason
+            return UNTOUCHED
+        outcome: Outcome = "declined" if evades(step.output) else "answered"
+        self.instruments.turn("skipped", reason, verdict={semconv.OUTCOME: outcome})
+        return Ending("skipped", reason, outcome=outcome)
 
     def drop(self, why: GivenUp, turns: int = 1) -> None:
         if why == "error":
@@ -291,6 +294,8 @@ class TurnScorer:
             self.instruments.turn("dropped", why, turns=turns)
 
     def submit(self, job: TurnJob) -> None:
+        if job.turn.retrievers and len(self.retrieving) < _MOST_NAMES:
+            self.retrieving.add(job.turn.anchor.name)
         if not self.evaluator.submit(job):
             job.give_up("shutdown" if self.evaluator.is_closed else "overload")
 
@@ -338,7 +343,8 @@ class TurnScorer:
         with self._edge:
             result = await self._evaluation(job, ref)
         if not isinstance(result, Evaluation):
-            ending = Ending("skipped", result, feedback=self.feedback.of(ref))
+            said, made = self.feedback.of(ref), job.turn.searches
+            ending = Ending("skipped", result, feedback=said, searches=made)
             if job.claim(ending):
                 self.refuse(result)
             return ending
@@ -350,6 +356,7 @@ class TurnScorer:
             evaluation=result,
             contexts=job.turn.contexts_source,
             feedback=self.feedback.of(ref),
+            searches=job.turn.searches,
         )
         if job.claim(ending):
             self._call_sinks("__call__", result)
@@ -427,7 +434,7 @@ class TurnJob:
     span: SpanContext
     ended: int  # ns since the epoch
     release: Callable[[Ending], object] = lambda _: None  # exports the held span of the turn
-    seconds_left: Callable[[], float] = lambda: math.inf  # until that span leaves without scores
+    is_late: Callable[[], bool] = lambda: False  # whether that span has left without scores
     sampling: Sampling | None = None
     is_missed: bool = False  # whether the span was exported before the turn was found
     trace_id: int = 0  # decides the sampling

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -52,6 +52,7 @@ Fate: TypeAlias = Literal["held", "no room", "late", "passes"]
 CHUNK: Final = 256  # spans that leave between two flushes, so that the next queue does not overflow
 _LOST: Final = 4096  # the most evicted traces whose later spans are ignored
 _RECENT: Final = 64  # spans that ended last, in which a new trace looks for its parents
+_ANSWERING: Final = frozenset({"agent", "chain"})
 _SHARE: Final = 4  # one trace may take a quarter of all bytes
 _NEVER: Final = float("inf")
 
@@ -78,6 +79,7 @@ class Store:
     limits: TraceLimits = TraceLimits()  # noqa: RUF009  # frozen
     clock: Callable[[], float] = time.monotonic
     is_open: bool = True
+    retrieving: Collection[str] = ()  # names of steps that answered after a retrieval
     is_fed: bool = False  # whether a span processor passes ended spans to this store
 
     def __post_init__(self) -> None:
@@ -260,12 +262,6 @@ class Store:
             held.state, held.item = "left", None
             self._changed.notify_all()
 
-    def seconds_left(self, held: Held) -> float:
-        """Return the seconds until ``held`` is exported without scores; inf if it already was."""
-        if self.config.hold_seconds == 0 or not (held.ending is None or held.is_late):
-            return _NEVER
-        return max(0.0, held.deadline - self._now())
-
     def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
         """Wait until all spans held now, or below ``number``, are exported; False on timeout."""
         with self._changed:
@@ -299,7 +295,10 @@ class Store:
 
     def _anchoring(self, trace: Trace, view: Span, kind: Kind) -> Anchoring:
         chosen = self.config.contexts_from_prompt
-        return may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
+        found = may_be_anchor(trace, view, kind, spans=self.open_spans, contexts_from_prompt=chosen)
+        below = trace.subtrees[view.span_id]
+        is_silent = kind in _ANSWERING and below.called is not None and below.searched is None
+        return "likely" if is_silent and view.name in self.retrieving else found
 
     def _stands_late(self, span: ReadableSpan) -> bool:
         """Return True if ``span``, which ended after `close`, may be the span of a turn."""
@@ -423,7 +422,6 @@ class Clock:
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._waits = False  # whether the thread waits for the store to become non-empty
         self._sweep_at = 0.0
 
     def start(self) -> bool:
@@ -451,7 +449,7 @@ class Clock:
         return self._thread is threading.current_thread()
 
     def wake(self) -> None:
-        if self.start() and self._waits:
+        if self.start() and self._wakes.empty():  # else the thread will look at the store
             self._wakes.put(None)
 
     def release(self, held: Held, ending: Ending) -> bool:
@@ -466,8 +464,8 @@ class Clock:
         if self.is_inline or not self.start():
             while self._export_next():
                 pass
-        elif self._wakes.empty():  # else the thread will look at the store
-            self._wakes.put(None)
+        else:
+            self.wake()
 
     def stop(self) -> None:
         """Let the thread end when the store is empty."""
@@ -514,16 +512,12 @@ class Clock:
 
     def _wait(self) -> None:
         """Wait until the next sweep, or until another thread wakes this one."""
-        self._waits = True
-        self._waits = is_idle = self.store.is_empty and self.is_idle()
         began = time.monotonic()
         # When idle, only open spans are refreshed.
+        is_idle = self.store.is_empty and self.is_idle()
         seconds = 1.0 if is_idle else max(0.0, self._sweep_at - began)
         with suppress(queue.Empty):
             self._wakes.get(timeout=seconds)
-        self._waits = False
-        while not self._wakes.empty():
-            self._wakes.get()
         late = time.monotonic() - began
         if late > seconds + 2:  # the process was stopped
             self.store.stopped += late

@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +23,6 @@ T = TypeVar("T")
 
 _POLL: Final = 0.01  # seconds between two looks at the queue while jobs run
 _GRACE: Final = 1.0  # seconds in which cancelled jobs may clean up
-_LATE: Final = 0.1  # seconds between two searches for jobs that are too late
 
 _Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
 """A future, and its call in a list, which is emptied when the call has ended or is cancelled."""
@@ -130,23 +129,6 @@ def _fulfil(future: Future[Any], call: list[Callable[[], Any]]) -> None:
         future.set_exception(error)
 
 
-class SyncFirst:
-    """Run ``call`` on a worker thread; if it raises `NotImplementedError`, await ``acall``."""
-
-    def __init__(self, call: Callable[..., T], acall: Callable[..., Awaitable[T]]) -> None:
-        self._call, self._acall = call, acall
-        self._workers = Workers(16)
-        self._is_sync = True
-
-    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_sync:
-            try:
-                return await self._workers.run(lambda: self._call(*args, **kwargs))
-            except NotImplementedError:
-                self._is_sync = False
-        return await self._acall(*args, **kwargs)
-
-
 GivenUp: TypeAlias = Literal["shutdown", "error", "overload"]  # why a job was not completed
 
 
@@ -158,8 +140,8 @@ class Job(Protocol):
         """The approximate memory that this job keeps, in bytes."""
 
     @property
-    def seconds_left(self) -> Callable[[], float]:
-        """Returns the seconds until the result of this job is too late."""
+    def is_late(self) -> Callable[[], bool]:
+        """Returns True once the span of this job has left without the result."""
 
     def begin(self) -> bool:
         """Do the quick part of the work; return True if `run` must be called for the rest."""
@@ -178,7 +160,7 @@ class Call:
     size: int
     function: Callable[[], object]
     on_given_up: Callable[[GivenUp], object]
-    seconds_left: Callable[[], float] = lambda: float("inf")
+    is_late: Callable[[], bool] = lambda: False
 
     def begin(self) -> bool:
         self.function()
@@ -188,9 +170,6 @@ class Call:
 
     def give_up(self, why: GivenUp) -> None:
         self.on_given_up(why)
-
-
-_Slot: TypeAlias = "asyncio.Future[bool]"  # whether the waiting job may run, or is too late
 
 
 @dataclass(eq=False, repr=False)
@@ -226,9 +205,8 @@ class BackgroundEvaluator:
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._free = self.concurrency
-        self._waiting: dict[Job, _Slot] = {}  # the newest last
+        self._waiting: dict[Job, asyncio.Future[bool]] = {}  # the newest last; whether it may run
         self._is_overloaded = False
-        self._mean = 0.0  # seconds that the last jobs took
         self._tasks: set[asyncio.Task[GivenUp | None]] = set()
         self._is_stopping = False
         self._log = LimitedLog()
@@ -308,11 +286,10 @@ class BackgroundEvaluator:
 
     async def _serve(self) -> None:
         """Poll the queue for jobs until there have been none for a while."""
-        until = late_at = 0.0
+        until = 0.0
         while self._tasks or (self._loop.time() < until and not self._is_stopping):
-            now = self._loop.time()
             if self._tasks:
-                until = now + 0.5  # seconds of polling after the last job
+                until = self._loop.time() + 0.5  # seconds of polling after the last job
             self._poll_now.clear()
             try:
                 job = self._queue.get_nowait()
@@ -323,11 +300,6 @@ class BackgroundEvaluator:
             else:
                 self._take(job)
                 await asyncio.sleep(0)  # the judge gets the first request before all have begun
-            if now >= late_at:
-                late_at = now + _LATE
-                self._decide(
-                    [job for job in self._waiting if not self._is_in_time(job)], runs=False
-                )
 
     def _take(self, job: Job | None) -> None:
         if job is None:
@@ -349,43 +321,30 @@ class BackgroundEvaluator:
                 return None
         finally:
             self._is_beginning = False
-        if not await self._slot(job):
-            return "overload"
-        began = self._loop.time()
+        if self._free:
+            self._free -= 1
+        else:
+            slot = self._waiting[job] = self._loop.create_future()
+            self._is_overloaded |= len(self._waiting) > 4 * self.concurrency
+            if not await slot:
+                return "overload"
         try:
             if job in self._pending:
                 await job.run()
         finally:
-            self._mean += (self._loop.time() - began - self._mean) / 8
             self._free += 1
-            while self._free and self._waiting:
-                newest = next(reversed(self._waiting))
-                self._decide([newest], runs=self._is_in_time(newest))
+            self._choose()
         return None
 
-    async def _slot(self, job: Job) -> bool:
-        """Wait until ``job`` may run; return False under overload if its result would be late."""
-        if self._free:
-            self._free -= 1
-            return True
-        slot: _Slot = self._loop.create_future()
-        self._waiting[job] = slot
-        self._is_overloaded |= len(self._waiting) > 4 * self.concurrency
-        try:
-            return await slot
-        finally:
-            self._waiting.pop(job, None)
-
-    def _is_in_time(self, job: Job) -> bool:
-        # Without overload, a job runs even if it is late: its scores are still of use.
-        return not self._is_overloaded or job.seconds_left() > self._mean
-
-    def _decide(self, jobs: list[Job], *, runs: bool) -> None:
-        for job in jobs:
-            slot = self._waiting.pop(job)
-            if not slot.done():  # else it was cancelled
-                self._free -= runs
-                slot.set_result(runs)
+    def _choose(self) -> None:
+        """Let the newest job run; give up late ones only under overload: late scores are of use."""
+        for job in [*reversed(self._waiting)]:
+            is_late = self._is_overloaded and job.is_late()
+            if is_late or self._free:
+                slot = self._waiting.pop(job)
+                if not slot.done():  # else it was cancelled
+                    self._free -= not is_late
+                    slot.set_result(not is_late)
         self._is_overloaded &= bool(self._waiting)
 
     def _close(self, job: Job, task: asyncio.Task[GivenUp | None]) -> None:

@@ -243,22 +243,22 @@ class Engine:
                     message=messages[span.span_id],
                 )
             return
-        reason = self._refused(steps, has_turns=bool(turns))
-        if reason is None or not marked:
+        ending = self._refused(steps, has_turns=bool(turns))
+        if ending.status is None or not marked:
             return
         tops = [span for span in marked if span.parent_id not in spans] or marked
         top = min(tops, key=lambda span: span.start)
         if semconv.EVALUATION_STATUS not in top.attributes:
-            self._write(messages[top.span_id], Ending("skipped", reason))
+            self._write(messages[top.span_id], ending)
 
-    def _refused(self, steps: Sequence[Step] | None, *, has_turns: bool) -> SkipReason | None:
-        """Count a trace that is not scored; return the reason for its span, or None without RAG."""
+    def _refused(self, steps: Sequence[Step] | None, *, has_turns: bool) -> Ending:
+        """Count a trace that is not scored, and return the ending of its span."""
         if steps is not None and not has_turns:
             return self.scorer.refuse_steps(steps)
         reason: SkipReason = "ambiguous" if steps is None else "partial"
         self.instruments.found()
         self.scorer.refuse(reason)
-        return reason
+        return Ending("skipped", reason)
 
     async def close(self, timeout: float) -> None:
         """Wait for scores and exports for ``timeout`` seconds; what is left then is given up."""

@@ -105,7 +105,7 @@ class KafkaSource:
         except (self._package.KafkaException, ValueError) as error:
             raise ConfigError(f"the Kafka client refuses its options: {error}") from None
         self._thread = threading.Thread(target=self._run, name="rag-eval-otel-kafka", daemon=True)
-        self._stop_gauge = add_gauges(meters, self, {semconv.KAFKA_LAG: KafkaSource._observations})
+        add_gauges(meters, self, {semconv.KAFKA_LAG: KafkaSource._observations})
 
     def check_topic(self, timeout: float = 10.0) -> None:
         """Raise `ConfigError` if the topic is compacted: it keeps one message of each key."""
@@ -149,7 +149,6 @@ class KafkaSource:
         await self._loop.run_in_executor(None, self._thread.join, 10.0)
         if self.server is not None:
             await self.server.cleanup()
-        self._stop_gauge()
 
     # --- the thread that talks to the client ------------------------------------------------------
 

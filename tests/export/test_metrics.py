@@ -88,7 +88,6 @@ def test_money_is_counted_by_metric_and_judge() -> None:
         "rag.evaluation.judge": "m",
         "rag.evaluation.currency": "EUR",
     }
-    assert [p.value for p in found["rag.evaluation.embedding.tokens"]] == [7]
 
 
 def test_the_names_of_judges_are_limited() -> None:

@@ -20,7 +20,7 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import Config
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import JudgeTimeoutError
-from rag_eval_otel.judge.limits import Endpoint, EndpointState
+from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.types import Evaluation
 from support import good_parts
@@ -41,10 +41,6 @@ class LiveJudge(OpenAIJudge):
     def with_endpoint(self, endpoint: Endpoint) -> "LiveJudge":
         self.live = endpoint
         return super().with_endpoint(endpoint)
-
-    @property
-    def state(self) -> EndpointState:
-        return self.live.state
 
 
 @contextmanager
@@ -84,7 +80,7 @@ def counted_attempts(judge: LiveJudge) -> tuple[list[str], list[str]]:
         now = time.monotonic()
         is_probe = bool(opened) and now - seconds > opened[0]
         (probes if is_probe else before).append(outcome)
-        if judge.state.breaker == "open" and not opened:
+        if judge.live.breaker.is_open and not opened:
             opened.append(now)
 
     judge.live.observers.append(observe)
@@ -110,7 +106,7 @@ def test_fault_01_a_judge_that_refuses_connections(concurrency: int, row: Row) -
         row.check(app, turns=60, spans=180, secrets=[SECRET, "founded by"])
         assert 5 <= len(before) <= (5 if concurrency == 1 else 5 + SLOTS)
         assert 1 <= len(probes) <= 8
-        assert judge.state.breaker == "open"
+        assert judge.live.breaker.is_open
         row.measured(
             f"requests for 60 turns, {concurrency} at a time",
             f"{len(before)}, {len(probes)} probes",
@@ -134,7 +130,7 @@ def test_fault_02_a_judge_that_never_answers(row: Row) -> None:
         hangs.clear()
         run_turns(app, 5, first=4)
         assert scored(app) == 5
-        assert judge.state.in_flight == 0
+        assert judge.live.in_flight == 0
         row.check(app, turns=9, spans=27)
         row.measured("turns that timed out, then scored", "4, 5")
 
@@ -178,7 +174,7 @@ def test_fault_04_a_long_retry_after(told: str, row: Row) -> None:
         run_turns(app, 60)
         assert app.counted() == {("error", "rate_limited"): 60}
         assert len(server.requests) <= SLOTS
-        assert judge.state.pause > 0
+        assert judge.live.pause > 0
         row.check(app, turns=60, spans=180, secrets=[SECRET])
         row.measured(f"requests for 60 turns, Retry-After: {told}", len(server.requests))
 
@@ -207,7 +203,7 @@ def test_fault_04_a_short_retry_after(row: Row) -> None:
         begins = [begin for begin, _, _ in attempts]
         assert 1 <= len(ends) <= SLOTS
         assert not [begin for begin in begins if any(end < begin < end + 1.9 for end in ends)]
-        assert (judge.state.retries, judge.state.returned) == (0, len(ends))
+        assert (judge.live.retried, judge.live.returned) == (0, len(ends))
         row.check(app, turns=40, spans=120)
         row.measured("requests for 40 turns", len(server.requests))
 
@@ -218,14 +214,14 @@ def test_fault_05_a_storm_of_429(row: Row) -> None:
     """Pauses of our own, and after five of them no more requests."""
     with scoring(always(HttpReply(status=429)), evaluation_timeout=5.0) as (app, judge, server):
         run_turns(app, 60)
-        state = judge.state
-        assert state.retries <= 60
+        endpoint = judge.live
+        assert endpoint.retried <= 60
         assert len(server.requests) <= 5 * SLOTS
-        assert state.openings == 1
+        assert endpoint.breaker.openings == 1
         assert scored(app) == 0
         row.check(app, turns=60, spans=180)
         row.measured("requests for 60 turns", len(server.requests))
-        row.measured("retries", state.retries)
+        row.measured("retries", endpoint.retried)
 
 
 @pytest.mark.slow
@@ -247,16 +243,16 @@ def test_fault_06_server_errors(percent: int, least: float, row: Row) -> None:
     with scoring(reply, hold_seconds=120.0, **options) as (app, judge, server):
         for first in range(0, 1000, 50):
             run_turns(app, 50, first=first)
-        state = judge.state
+        endpoint = judge.live
         assert complete.count(True) >= least * 1000
-        firsts = len(server.requests) - state.retries
-        assert state.retries <= firsts
+        firsts = len(server.requests) - endpoint.retried
+        assert endpoint.retried <= firsts
         row.check(app, turns=1000, spans=3000)
         row.measured(
             f"turns with all scores of 1,000 with {percent} % errors", complete.count(True)
         )
-        row.measured("retries of other requests", f"{state.retries} of {firsts}")
-        row.measured("openings of the breaker", state.openings)
+        row.measured("retries of other requests", f"{endpoint.retried} of {firsts}")
+        row.measured("openings of the breaker", endpoint.breaker.openings)
 
 
 @pytest.mark.fault(7, expected="no retries; 401 and 403 cost one request, 404 five; one log line")
@@ -273,7 +269,7 @@ def test_fault_07_a_wrong_key_or_model(
     with scoring(always(refusal), concurrency=1) as (app, judge, server):
         run_turns(app, 20)
         assert len(server.requests) == requests
-        assert judge.state.retries == 0
+        assert judge.live.retried == 0
         row.check(app, turns=20, spans=60, secrets=[SECRET])
         row.measured(f"requests for 20 turns, {status}", requests)
     fails = r"rag_eval_otel: the judge openai/judge-1 at http://127\.0\.0\.1:\d+\S* fails"
@@ -297,7 +293,7 @@ def test_fault_09_replies_without_an_answer(
         statuses = {status for status in app.statuses() if status is not None}
         assert statuses <= {"unscored", "error"}
         assert statuses >= {"unscored"}
-        assert judge.state.attempts == {"unparsable": 5}
+        assert judge.live.attempts == {"unparsable": 5}
         row.check(app, turns=50, spans=150)
         row.measured("requests for 50 turns", len(server.requests))
     assert len(re.findall(r"the judge openai/judge-1 at \S+ fails \(unparsable", caplog.text)) == 1
@@ -335,7 +331,7 @@ def test_fault_a_reply_of_50_mb(row: Row) -> None:
         run_turns(app, 20)
         grown = memory() - before
         assert grown < 64
-        assert (len(server.requests), judge.state.breaker) == (5, "open")
+        assert (len(server.requests), judge.live.breaker.is_open) == (5, True)
         row.check(app, turns=20, spans=60)
         row.measured("requests for 20 turns", len(server.requests))
         row.measured("growth of memory in MB", f"{grown:.0f}")

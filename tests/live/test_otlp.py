@@ -51,7 +51,7 @@ def test_scores_arrive_on_the_span_of_the_turn_once(protocol: str, source: Sourc
 
 @SOURCES
 def test_events_and_histograms_point_at_the_span(source: Source) -> None:
-    """Each score is also an event parented to the span, and a histogram point with an exemplar."""
+    """Each score is an event parented to the span, and a histogram point; so is the outcome one."""
     with attached(explanations=True) as app:
         app.turns(1, source)
         assert app.handle.flush()
@@ -60,7 +60,9 @@ def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     own = turn.context
     assert {(event.trace_id, event.span_id) for event in events} == {(own.trace_id, own.span_id)}
     by_name = {event.attributes["gen_ai.evaluation.name"]: event.attributes for event in events}
-    assert len(by_name) == len(events) == len(points) == 4
+    assert len(by_name) == len(events) == 5
+    assert by_name["outcome"]["gen_ai.evaluation.score.label"] == "answered"
+    assert len(points) == 4
     found = by_name["context_relevance"]
     assert found["gen_ai.evaluation.score.value"] == 1.0
     assert found["gen_ai.evaluation.score.label"] == "pass"

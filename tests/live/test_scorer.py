@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -198,11 +198,10 @@ def config(judge: FakeJudge, **options: Any) -> Config:
 
 def evaluations(
     judge: FakeJudge, *, max_kept: int = 9, budget: Budget | None = None, **options: Any
-) -> tuple[Evaluations, Counter[str]]:
-    counts = Counter[str]()
+) -> Evaluations:
     measurement = build_measurement(config(judge, **options))
     measurement = replace(measurement, share_requests=False, budget=budget)
-    return Evaluations(measurement, max_kept, lambda outcome: counts.update([outcome])), counts
+    return Evaluations(measurement, max_kept)
 
 
 def evaluated(shared: Evaluations, sample: Sample = SAMPLE) -> Evaluation:
@@ -220,42 +219,20 @@ def exported(evaluation: Evaluation) -> list[tuple[object, ...]]:
 def test_a_turn_that_comes_again_has_equal_scores_and_asks_nothing() -> None:
     """The judge would say something else, and is not asked."""
     judge = verdicts()
-    shared, counts = evaluations(judge)
+    shared = evaluations(judge)
     first, second = evaluated(shared), evaluated(shared)
     assert exported(first) == exported(second)
     assert (first.judge, first.label_metrics) == (second.judge, second.label_metrics)
     assert len(judge.requests) == 2
     assert first.usage.judge_requests == 2
     assert second.usage == Usage()
-    assert {(score.cost, score.explanation) for score in second.scores} == {(None, None)}
-    assert counts == {"miss": 1, "hit": 1}
-
-
-@dataclass(frozen=True)
-class Detailed:
-    """A metric whose score has details."""
-
-    name: str = "detailed"
-    needs: frozenset[str] = frozenset({"question"})
-    asks: tuple[Any, ...] = ()
-
-    async def measure(self, *_: object) -> Score:
-        return Score(name=self.name, value=1.0, detail={"said": SECRET, "truncated": 1})
-
-
-@pytest.mark.parametrize("explanations", [True, False])
-def test_texts_are_kept_in_memory_only_if_they_are_exported(explanations: Any) -> None:
-    """Explanations and details may be long; the first evaluation has them, and a later one not."""
-    shared, _ = evaluations(verdicts(), metrics=(Detailed(),), explanations=explanations)
-    first, second = (evaluated(shared).scores[0].detail for _ in range(2))
-    assert first == {"said": SECRET, "truncated": 1}
-    assert second == (first if explanations else {"truncated": 1})
+    assert {score.cost for score in second.scores} == {None}
 
 
 def test_a_judge_that_changes_its_model_is_asked_again() -> None:
     """Its scores have another version."""
     judge = verdicts()
-    shared, _ = evaluations(judge)
+    shared = evaluations(judge)
     first = evaluated(shared)
     judge.model = "another"
     assert evaluated(shared).scores[0].version != first.scores[0].version
@@ -265,18 +242,17 @@ def test_a_judge_that_changes_its_model_is_asked_again() -> None:
 @pytest.mark.parametrize("reply", [JudgeTransportError("reset"), "nonsense"])
 def test_a_turn_with_a_score_that_is_not_final_is_evaluated_again(reply: object) -> None:
     """A metric that failed or got no usable reply may have a score the next time."""
-    shared, counts = evaluations(verdicts(reply, *([reply] * 3 if reply == "nonsense" else [])))
+    shared = evaluations(verdicts(reply, *([reply] * 3 if reply == "nonsense" else [])))
     first, second = evaluated(shared), evaluated(shared)
     assert [score.status for score in second.scores] == ["ok", "ok"]
     assert [score.status for score in first.scores] != ["ok", "ok"]
-    assert counts == {"miss": 2}
     assert exported(evaluated(shared)) == exported(second)
 
 
 def test_the_turn_that_was_used_longest_ago_is_dropped() -> None:
     """Memory is bounded."""
     judge = verdicts()
-    shared, _ = evaluations(judge, max_kept=2)
+    shared = evaluations(judge, max_kept=2)
     for answer in ("a", "b", "a", "c", "a"):
         evaluated(shared, replace(SAMPLE, answer=answer))
     assert len(judge.requests) == 2 * 3
@@ -287,22 +263,12 @@ def test_the_turn_that_was_used_longest_ago_is_dropped() -> None:
 def test_kept_scores_are_used_when_the_budget_is_spent() -> None:
     """They cost nothing; a turn that is not known is skipped."""
     judge, budget = verdicts(), Budget(limits_of("2 requests/day", where="budget"))
-    shared, _ = evaluations(judge, budget=budget)
+    shared = evaluations(judge, budget=budget)
     first = evaluated(shared)
     assert budget.spent_limit is not None
     assert exported(first) == exported(evaluated(shared))
     assert asyncio.run(shared.of(replace(SAMPLE, answer="No."))) is None
     assert len(judge.requests) == 2
-
-
-def test_the_pipeline_counts_what_it_looks_up() -> None:
-    """An application that asks the same twice gets equal scores on both spans."""
-    with attached() as app:
-        for _ in range(2):
-            app.turn()
-            assert app.handle.flush(60)
-        counts = app.counted_by("rag.evaluation.cache.lookups", "outcome")
-    assert counts == {"miss": 1, "hit": 1}
 
 
 class GatedMeasurement:
@@ -446,7 +412,6 @@ def test_offline_scoring_needs_no_budget() -> None:
             app.turn(number)
             app.handle.flush()
         assert app.counted()[SCORED] == sum(app.counted().values()) == 3
-        assert not app.points("rag.evaluation.cache.lookups")
 
 
 def lines_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:

@@ -84,7 +84,6 @@ def test_a_span_that_is_not_likely_leaves_as_it_is() -> None:
     kept.decide(span, TIMEOUT)
     kept.start_scoring(span)
     assert (span.ending, span.is_late, span.state) == (UNTOUCHED, True, "leaving")
-    assert kept.seconds_left(span) < 61
 
 
 @pytest.mark.parametrize("size", [1, 500])
@@ -119,7 +118,6 @@ def test_deadlines_in_order() -> None:
         due.append([span.item for span in kept.exit])
         time.advance(1.0)
     assert due == [[], [], [0], [0, 1]]
-    assert [kept.seconds_left(span) for span in spans] == [0.0, 0.0, 0.0]
 
 
 def test_time_in_which_the_process_was_stopped_is_no_waiting_time() -> None:
@@ -130,7 +128,7 @@ def test_time_in_which_the_process_was_stopped_is_no_waiting_time() -> None:
     time.advance(100.0)
     kept.stopped += 98.0
     kept.decide_due()
-    assert (span.state, kept.seconds_left(span)) == ("collecting", 3.0)
+    assert span.state == "collecting"
 
 
 def test_a_span_may_end_while_the_lock_is_held() -> None:

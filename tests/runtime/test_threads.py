@@ -34,16 +34,12 @@ class Call:
         given_up: Callable[[GivenUp], None] = lambda _: None,
         size: int = 1,
         begin: Callable[[], object] = lambda: None,
-        seconds_left: float = float("inf"),
     ) -> None:
         self._begin = begin
         self.run = work
         self.give_up = given_up
         self.size = size
-        self.left = seconds_left
-
-    def seconds_left(self) -> float:
-        return self.left
+        self.is_late = lambda: False
 
     def begin(self) -> bool:
         self._begin()
@@ -270,32 +266,32 @@ def test_the_newest_job_that_waits_runs_first() -> None:
     evaluator.shutdown(10)
 
 
-def test_under_overload_a_job_that_waits_beyond_its_deadline_is_not_done() -> None:
-    """It is given up while it waits, and so makes room; jobs that never get late are done."""
-    evaluator, gate = BackgroundEvaluator(concurrency=1, capacity=7), Gate()
+def test_under_overload_a_late_job_is_given_up() -> None:
+    """When a place gets free, late jobs are given up, and those that are in time are done."""
+    evaluator, gate = BackgroundEvaluator(concurrency=1), Gate()
     given_up: Future[GivenUp] = Future()
-    evaluator.submit(Call(gate))
-    gate.begun.result(30)
-    late, done = Call(given_up=given_up.set_result, seconds_left=60.0), Future[None]()
+    late, done = Call(given_up=given_up.set_result), Future[None]()
+    late.is_late = lambda: True
 
     async def work() -> None:
         done.set_result(None)
 
-    assert evaluator.submit(late)
-    assert evaluator.submit(Call(work))
-    assert all(evaluator.submit(Call()) for _ in range(4))
-    assert not evaluator.submit(Call())
-    assert not given_up.done()
-    late.left = 0.0
-    assert given_up.result(30) == "overload"
+    evaluator.submit(Call(gate))
+    gate.begun.result(30)
+    begun: Future[None] = Future()
+    last = Call(begin=lambda: begun.set_result(None))
+    for job in (late, Call(work), Call(), Call(), last):
+        assert evaluator.submit(job)
+    begun.result(30)
     gate.opened.set_result(None)
+    assert given_up.result(30) == "overload"
     assert evaluator.flush(30)
     assert done.done()
     evaluator.shutdown(10)
 
 
-def test_a_burst_is_done_to_the_end_however_late() -> None:
-    """Jobs that can run in five rounds are no overload: all are done, though all are late."""
+def test_a_burst_is_done_to_the_end() -> None:
+    """Jobs that need several rounds are all done."""
     evaluator, gate, ran = BackgroundEvaluator(concurrency=2), Gate(), list[int]()
 
     async def work() -> None:
@@ -304,7 +300,7 @@ def test_a_burst_is_done_to_the_end_however_late() -> None:
     for _ in range(2):
         evaluator.submit(Call(gate))
     for _ in range(8):
-        assert evaluator.submit(Call(work, seconds_left=0.0))
+        assert evaluator.submit(Call(work))
     gate.begun.result(30)
     gate.opened.set_result(None)
     assert evaluator.flush(30)

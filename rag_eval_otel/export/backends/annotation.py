@@ -24,7 +24,6 @@ Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
 OVERALL = "rag.evaluation"  # the name of the annotation with the label of a turn
 IDENTIFIER = "rag_eval_otel"  # marks annotations of this library in backends
 _NO_JUDGE = frozenset({None, "lexical"})
-_OVERHEAD = 700  # about how many bytes an annotation takes in memory beside its texts
 
 
 class Part(NamedTuple):
@@ -82,13 +81,6 @@ class Annotation:
         path = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}"
         return uuid5(NAMESPACE_URL, path)
 
-    @cached_property
-    def size(self) -> int:
-        """The approximate memory of the annotation in bytes."""
-        values = [value for value in self.metadata.values() if isinstance(value, str)]
-        texts = (self.name, self.annotator, self.explanation or "", *self.metadata, *values)
-        return _OVERHEAD + 2 * sum(map(len, texts))
-
 
 def annotations_of(
     evaluation: Evaluation, *, asking: frozenset[str], explanations: bool = False
@@ -139,7 +131,7 @@ def annotation_of(feedback: Feedback) -> Annotation:
         label=feedback.label,
         kind="HUMAN",
         annotator=exportable(feedback.name),
-        explanation=None if feedback.comment is None else exportable(feedback.comment),
+        explanation=exportable(feedback.comment or "")[:MAX_EXPLANATION] or None,
     )
 
 

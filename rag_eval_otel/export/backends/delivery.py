@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections import Counter
@@ -38,7 +37,7 @@ Outcome: TypeAlias = Literal[
     "delivered",
     "expired",  # the backend did not accept it within an hour
     "internal",  # the client of the backend raised an unexpected error
-    "not_found",  # its span did not arrive at the backend within five minutes, or before the end
+    "not_found",  # its span did not arrive at the backend within five minutes
     "overload",  # the queue was full
     "rejected",  # the backend refused it as invalid
     "shutdown",  # the process ended first
@@ -47,7 +46,6 @@ Outcome: TypeAlias = Literal[
 """What became of an annotation: ``delivered``, or the reason why it was dropped."""
 
 _UNAUTHORIZED: Final = frozenset({401, 403})
-_JITTER: Final = random.Random()  # noqa: S311  # no secret
 _QUOTED: Final = 300  # characters of a backend's message in the log
 
 
@@ -56,7 +54,6 @@ class Limits:
     """The limits of a `Delivery`; all times are in seconds."""
 
     items: int = 20_000  # annotations in the queue
-    bytes: int = 32 * 1024 * 1024  # of memory for them, about
     batch: int = 100  # annotations in a request
     linger: float = 6.0  # until the first request: the SDK exports the span every five seconds
     pause: float = 1.0  # the first pause between two attempts
@@ -73,9 +70,6 @@ class _Entry:
     annotation: Annotation
     due: float  # the next attempt
     since: float  # when it was queued
-    misses: int = 0  # attempts for which the backend did not know the span
-    missed_since: float | None = None
-    is_alone: bool = False  # whether it is sent in a request of its own
 
 
 class Delivery:
@@ -94,11 +88,10 @@ class Delivery:
         on_error: Callable[[str], None] = lambda _: None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = _JITTER.random,
     ) -> None:
         self.name = name
         self._connect, self._report, self._limits = connect, report, limits or Limits()
-        self._clock, self._jitter = clock, jitter
+        self._clock = clock
         self._edge = Edge(f"backend {name}", on_error=on_error)
         self._log = LimitedLog()
         self._is_closed = False
@@ -109,9 +102,8 @@ class Delivery:
     def _reset(self) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._entries: dict[int, _Entry] = {}  # by number, which says what came before a flush
-        self.size = 0  # of their memory, in bytes, about
         self._next = self._flushes = self._failures = 0
-        self._paused_until, self._batch = 0.0, self._limits.batch
+        self._paused_until = 0.0
         self._last_error = ""
         self._client: Client | None = None
         self._thread: threading.Thread | None = None
@@ -126,14 +118,13 @@ class Delivery:
         with self._changed:
             now, linger = self._clock(), 0.0 if self._flushes else self._limits.linger
             for annotation in annotations:
-                size = self.size + annotation.size
                 if self._is_closed:
                     lost["shutdown"] += 1
-                elif len(self) >= self._limits.items or size > self._limits.bytes:
+                elif len(self) >= self._limits.items:
                     lost["overload"] += 1
                 else:
                     self._entries[self._next] = _Entry(annotation, due=now + linger, since=now)
-                    self._next, self.size = self._next + 1, size
+                    self._next += 1
             self._start()
             self._changed.notify_all()
         full = "the queue is full, because the backend is slow or down"
@@ -163,10 +154,9 @@ class Delivery:
         """Drop all annotations, and end the thread without waiting for a running request."""
         with self._changed:
             self._is_closed = True
-            left, self._entries, self.size = self._entries.values(), {}, 0
+            left, self._entries = len(self), {}
             self._changed.notify_all()
-        missed = sum(entry.missed_since is not None for entry in left)
-        lost = Counter[Outcome]({"not_found": missed, "shutdown": len(left) - missed})
+        lost = Counter[Outcome]({"shutdown": left})
         self._count(lost, self._last_error or "the process ended first")
 
     def send_due(self) -> float | None:
@@ -181,8 +171,6 @@ class Delivery:
     def _run(self) -> None:
         silence()
         self._wait(None)
-        with self._edge:  # a client's import may take seconds, in which the first batch collects
-            self._client = self._connect()
         while not self._is_closed:
             self._wait(self.send_due())
 
@@ -196,15 +184,14 @@ class Delivery:
             self._thread = start_thread(self._run, f"-{self.name}")
 
     def _take(self) -> Mapping[int, _Entry]:
-        """Return the next batch by number: the entries due first, or one that must be alone."""
+        """Return the next batch by number: the entries due first, after a failure only one."""
         with self._changed:
             now = self._clock()
             if now < self._paused_until:
                 return {}
             due = sorted((each.due, n) for n, each in self._entries.items() if each.due <= now)
-            alone = [n for _, n in due if self._entries[n].is_alone]
-            chosen = alone[:1] or [n for _, n in due[: self._batch]]
-            return {number: self._entries[number] for number in chosen}
+            size = 1 if self._failures else self._limits.batch
+            return {number: self._entries[number] for _, number in due[:size]}
 
     def _send(self, batch: Sequence[Annotation]) -> Mapping[UUID, BackendError] | None:
         """Send ``batch``; return errors by annotation id, or None after an unexpected exception."""
@@ -221,43 +208,35 @@ class Delivery:
     ) -> None:
         """Remove and count the annotations of ``batch`` that ended; schedule the others again."""
         ended: Counter[Outcome] = Counter()
-        refused = (errors or {}).values()
+        refused = [*(errors or {}).values()]
+        failed = [e for e in refused if e.status not in {*_UNAUTHORIZED, HTTPStatus.NOT_FOUND}]
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
-            if errors is not None:
-                self._set_pace(refused)
+            self._failures = self._failures + 1 if failed else 0
+            pause = self._at_most(self._limits.pause * 2.0 ** min(self._failures - 1, 30))
+            waits = [max(pause, e.retry_after) for e in failed if e.is_temporary]
+            self._paused_until = self._clock() + max(waits) if waits else 0.0
             for number, entry in batch.items():
                 outcome: Outcome | None = "internal"
                 if errors is not None:
-                    outcome = self._outcome(entry, errors.get(entry.annotation.id))
+                    error = errors.get(entry.annotation.id)
+                    outcome = self._outcome(entry, error, is_alone=len(batch) == 1)
                 if outcome is not None:
                     ended[outcome] += 1
-                    self.size -= entry.annotation.size
                     del self._entries[number]
             self._changed.notify_all()
         self._last_error = next((str(error) for error in refused), "")
         self._count(ended, self._last_error or "docs/backends.md")
-        if not ended and any(error.is_temporary for error in refused):
+        if not ended and waits:
             text = "%s did not take scores (%s); they are sent again; logged at most once a minute"
             self._log.write("again", text, self.name, self._last_error[:_QUOTED])
 
-    def _set_pace(self, errors: Iterable[BackendError]) -> None:
-        """Back off after a temporary failure; halve the batch size after a server error."""
-        failed = [error for error in errors if error.is_temporary]
-        if not failed:
-            self._failures, self._paused_until = 0, 0.0
-            self._batch = min(self._limits.batch, 2 * self._batch)
-            return
-        self._failures += 1
-        if any((error.status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR for error in failed):
-            self._batch = max(1, self._batch // 2)
-        after = max(error.retry_after or 0.0 for error in failed)
-        self._paused_until = self._clock() + max(self._pause(self._failures), after)
-
-    def _outcome(self, entry: _Entry, error: BackendError | None) -> Outcome | None:
+    def _outcome(
+        self, entry: _Entry, error: BackendError | None, *, is_alone: bool
+    ) -> Outcome | None:
         """Return the outcome of ``entry``, or None after scheduling its next attempt."""
-        now = self._clock()
+        age = self._clock() - entry.since
         if error is None:
             return "delivered"
         if error.status in _UNAUTHORIZED:
@@ -265,22 +244,15 @@ class Delivery:
         if error.is_temporary:
             entry.due = self._paused_until
         elif error.status == HTTPStatus.NOT_FOUND:
-            entry.misses += 1
-            entry.missed_since = entry.missed_since or now
-            if now - entry.missed_since > self._limits.patience:
+            if age > self._limits.patience:
                 return "not_found"
-            entry.due = now + self._pause(entry.misses)
-        elif entry.is_alone:
+            entry.due = self._clock() + self._at_most(max(self._limits.pause, age))
+        elif is_alone:  # else another annotation of the batch may be the invalid one
             return "rejected"
-        else:  # another annotation of the batch may be the invalid one
-            entry.is_alone, entry.due = True, now
-        return "expired" if now - entry.since > self._limits.max_age else None
+        return "expired" if age > self._limits.max_age else None
 
-    def _pause(self, failures: int) -> float:
-        """Return the seconds of exponential backoff after ``failures``, half of it random."""
-        doubled = self._limits.pause * 2.0 ** min(failures - 1, 30)
-        pause = min(doubled, self._limits.hurry if self._flushes else self._limits.max_pause)
-        return pause * (0.5 + 0.5 * self._jitter())
+    def _at_most(self, pause: float) -> float:
+        return min(pause, self._limits.hurry if self._flushes else self._limits.max_pause)
 
     def _count(self, ended: Counter[Outcome], why: str) -> None:
         text = "%s: %d scores were dropped (%s): %s; logged at most once a minute"
@@ -338,7 +310,6 @@ class BackendSink:
     ) -> None:
         check_backends(names)
         self._meters = Meters(meter_provider)
-        self.ended: Counter[tuple[str, Outcome]] = Counter()
         self._annotations_of = partial(annotations_of, asking=asking, explanations=explanations)
         self.deliveries = tuple(
             Delivery(
@@ -375,7 +346,6 @@ class BackendSink:
             delivery.close()
 
     def _count(self, name: str, outcome: Outcome, number: int) -> None:
-        self.ended[name, outcome] += number
         attributes = {semconv.BACKEND: name, semconv.OUTCOME: outcome}
         if outcome != "delivered":
             attributes |= {semconv.OUTCOME: "dropped", semconv.REASON: outcome}
