@@ -8,8 +8,10 @@ from pathlib import Path
 from rag_eval_otel.capture.conventions import CONVENTIONS, native
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.semconv import (
+    EVALUATION_CAUSE,
     EVALUATION_JUDGE,
     EVALUATION_LABEL,
+    EVALUATION_OUTCOME,
     EVALUATION_SAMPLING_TARGETED,
     EVALUATION_STATUS,
     GEN_AI_EVALUATION_NAME,
@@ -55,6 +57,10 @@ connectors:
         attributes:
           - key: {EVALUATION_STATUS}
           - key: {EVALUATION_LABEL}
+            optional: true
+          - key: {EVALUATION_OUTCOME}
+            optional: true
+          - key: {EVALUATION_CAUSE}
             optional: true
         sum:
           value: Int(AdjustedCount())

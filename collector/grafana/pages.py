@@ -15,10 +15,87 @@ RATE = "[$__rate_interval]"
 BY_NAME = "{{gen_ai_evaluation_name}} {{service_name}}"
 EVIDENCE = "max by (gen_ai_evaluation_name, service_name) (rag_evaluation:bad_log10_evalue{%s})"
 
+
+def _share(where: str, by: str = "service_name") -> str:
+    """Return the share of the turns ``where``, by ``by``; of a batch job, over the whole run."""
+    hour, run = (
+        f"sum by ({by}) (rag_evaluation:verdict_ratio:{window}{{{where}{SERVICE}}})"
+        for window in ("1h", "run")
+    )
+    return f"{hour} or {run} unless on (service_name) rag_evaluation:verdict_ratio:1h"
+
+
+def _or_none(where: str) -> str:
+    """Return the share of the turns ``where`` by service, 0 if there are only others."""
+    return f"{_share(where)} or 0 * ({_share('')})"
+
+
+_GOOD = (ask(_or_none('label="pass", '), "{{service_name}}"),)
+_BLAMED = tuple(
+    ask(_or_none(f'cause=~"{causes}", '), f"{blamed} {{{{service_name}}}}")
+    for blamed, causes in (
+        ("retrieval", "retrieval"),
+        ("generation", "unsupported|off_topic"),
+        ("refusal", "needless_refusal"),
+        ("another metric", "metric"),
+    )
+)
+_BLAME = (
+    "retrieval: the contexts do not have the answer, whether the application answered or declined."
+    " generation: the answer is not supported, or beside the question. refusal: it declines,"
+    " although the contexts have the answer."
+)
+
 OVERVIEW = Dashboard(
     uid="rag-overview",
     title="RAG answers: overview",
     panels=(
+        Panel(
+            title="Good answers, last hour",
+            told="The share of the evaluated turns with the label pass.",
+            kind="bargauge",
+            unit="percentunit",
+            top=1,
+            queries=_GOOD,
+        ),
+        Panel(
+            title="Good answers",
+            told="Over the last hour at each point; of a batch job, over the whole run.",
+            unit="percentunit",
+            top=1,
+            queries=_GOOD,
+        ),
+        Panel(
+            title="What fails, and since when",
+            told="The share of the turns with the label fail, by cause. docs/outcomes.md has them.",
+            unit="percentunit",
+            queries=(
+                ask(
+                    zero(_share('label="fail", ', "service_name, cause")),
+                    "{{cause}} {{service_name}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Answers that decline",
+            told="label pass: rightly, because the contexts do not have the answer.",
+            unit="percentunit",
+            queries=(
+                ask(
+                    zero(_share('outcome="declined", ', "service_name, label")),
+                    "{{label}} {{service_name}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Who is to blame, last hour",
+            told=_BLAME,
+            kind="bargauge",
+            unit="percentunit",
+            top=1,
+            queries=_BLAMED,
+        ),
+        Panel(title="Who is to blame", told=_BLAME, unit="percentunit", queries=_BLAMED),
         Panel(
             title="Mean score, last hour",
             kind="bargauge",

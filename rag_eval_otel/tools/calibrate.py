@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.metrics.base import Direction
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
@@ -38,7 +39,7 @@ from rag_eval_otel.tools.cli.options import (
 from rag_eval_otel.tools.read import source_of, write_whole
 from rag_eval_otel.tools.rows import number, score_from_cells
 from rag_eval_otel.tools.scores import metric_cells, metric_names
-from rag_eval_otel.tools.stats import Numbers, Range, Z, wilson
+from rag_eval_otel.tools.stats import Numbers, Range, Z, direction_named, wilson
 from rag_eval_otel.types import Evaluation, Form, Sample, Usage
 
 Truths: TypeAlias = NDArray[np.bool_]
@@ -362,14 +363,15 @@ def calibrate(
     threshold: float | None,
     label_threshold: float | None = None,
     metric: str = "score",
+    direction: Direction = "high",
 ) -> Calibration:
     """Compare ``scores`` with the human ``labels`` of the same rows; None stands for none.
 
     A label is pass or fail (True, 1 or ``"pass"``; False, 0 or ``"fail"``), or a number on a scale,
     of which ``label_threshold`` is the lowest that passes. ``threshold`` is the lowest score that
-    passes; without it, figures that need a pass or fail are left out. A figure that cannot be
-    computed has a reason instead of a number. For any other score or label, `ConfigError` names the
-    row, from 0.
+    passes; without it, figures that need a pass or fail are left out. With the ``direction``
+    ``"low"``, scores below the threshold pass. A figure that cannot be computed has a reason
+    instead of a number. For any other score or label, `ConfigError` names the row, from 0.
     """
     for name, value in {"threshold": threshold, "label_threshold": label_threshold}.items():
         if value is not None and not math.isfinite(value):
@@ -385,6 +387,7 @@ def calibrate(
     rows = [(score, label) for score, label in zip(*columns, strict=True) if score is not None]
     both = [row for row in rows if row[1] is not None]
     values, given = np.array(both, dtype=float).reshape(-1, 2).T
+    sign = -1 if direction == "low" else 1
     figures: dict[str, Any]
     if label_threshold is None and not set(given) <= {0.0, 1.0}:
         scale = f"{min(given):g} to {max(given):g}"
@@ -396,12 +399,14 @@ def calibrate(
         truths = given >= label_threshold
         figures = dict.fromkeys(_BINARY, _NO_THRESHOLD)
         if threshold is not None:
-            confusion = confusion_of(values >= threshold, truths)
+            passed = values < threshold if direction == "low" else values >= threshold
+            confusion = confusion_of(passed, truths)
             figures = {name: getattr(confusion, name) for name in _BINARY}
             figures["confusion"] = confusion
-        figures["auroc"] = auroc(values, truths)
+        figures["auroc"] = auroc(sign * values, truths)
         figures["human_rate"] = proportion(int(np.sum(truths)), len(truths))
-        figures["fitting_threshold"], figures["youden"] = fit_threshold(values, truths)
+        best, figures["youden"] = fit_threshold(sign * values, truths)
+        figures["fitting_threshold"] = replace(best, value=best.value and sign * best.value)
     return Calibration(
         metric=metric,
         threshold=threshold,
@@ -409,7 +414,7 @@ def calibrate(
         labelled=len(both),
         unlabelled=len(rows) - len(both),
         without_score=len(columns[0]) - len(rows),
-        spearman=spearman(values, given),
+        spearman=spearman(sign * values, given),
         **figures,
     )
 
@@ -679,6 +684,7 @@ def run(options: argparse.Namespace) -> int:
             threshold=_threshold(name, options),
             label_threshold=options.label_threshold,
             metric=name,
+            direction=direction_named(name),
         )
         for name, observed in seen.items()
     ]

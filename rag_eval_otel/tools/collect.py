@@ -58,7 +58,7 @@ from rag_eval_otel.tools.otlp import (
     spans_of,
 )
 from rag_eval_otel.tools.read import check_output, writing_samples
-from rag_eval_otel.tools.rows import Row, digest, iso, moment
+from rag_eval_otel.tools.rows import Row, digest, iso, messages_of, moment
 from rag_eval_otel.types import Sample, Sampling, SpanRef
 
 _ALWAYS: Final = ("question", "contexts", "answer")  # in each row, even if empty
@@ -120,6 +120,8 @@ class CollectedTurn:
                 for p in sample.contexts
             ],
             "answer": sample.answer,
+            "history": messages_of(sample),
+            "query": sample.query,
             "retrieved_ids": list(sample.retrieved_ids),
             "trace_id": self.trace_id,
             "span_id": self.span_id,

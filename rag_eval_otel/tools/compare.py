@@ -28,6 +28,7 @@ from rag_eval_otel.tools.stats import (
     Tally,
     Totals,
     aligned,
+    direction_named,
     interval,
     mean_interval,
     mean_of,
@@ -39,7 +40,7 @@ from rag_eval_otel.tools.stats import (
     t_quantile,
     wilson,
 )
-from rag_eval_otel.types import Label, Score
+from rag_eval_otel.types import Score
 
 Versions = Literal["same", "any"]
 """Whether only scores of the same version are compared, or scores of any versions."""
@@ -359,6 +360,8 @@ def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricCh
     for tally, run in zip(tallies, (a, b), strict=True):
         for entry in run.metrics[pairs.name]:
             tally.add(entry.score)
+    is_low = direction_named(pairs.name) == "low"
+    worse, better = (higher, lower) if is_low else (lower, higher)
     return MetricChange(
         name=pairs.name,
         mean=mean_of(pairs.differences),
@@ -372,8 +375,8 @@ def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricCh
         differences=pairs.differences,
         values=(list(tallies[0].values), list(tallies[1].values)),
         remarks=tuple(_remarks(pairs)),
-        worse=[_turn(b, a) for _, b, a in lower[:turns]],
-        better=[_turn(b, a) for _, b, a in higher[:turns]],
+        worse=[_turn(b, a) for _, b, a in worse[:turns]],
+        better=[_turn(b, a) for _, b, a in better[:turns]],
     )
 
 
@@ -409,14 +412,17 @@ _COLUMNS = ("condition", "found", "interval", "rows", "result")
 class Gate:
     """The conditions of a release; values out of range are a `ConfigError`.
 
-    - ``means``: the lowest mean by metric, on its own scale. ``pass_rate``: the lowest share of
-      rows with the label pass.
-    - ``no_worse``: the drop of the mean that is tolerated, by metric, below ``baseline``, the score
-      file of an earlier run; with ``versions`` "any" also of another judge, metric or prompt.
+    - ``means``: the lowest mean by metric, on its own scale. ``most``: the highest mean by metric,
+      for metrics whose low scores are good. ``pass_rate``: the lowest share of rows with the label
+      pass.
+    - ``no_worse``: the drop of the mean (the rise, if low scores are good) that is tolerated, by
+      metric, against ``baseline``, the score file of an earlier run; with ``versions`` "any" also
+      of another judge, metric or prompt.
     - ``level``: the share of runs, above 0 and below 0.5, in which chance alone fails a comparison.
     """
 
     means: Mapping[str, float] = field(default_factory=dict)
+    most: Mapping[str, float] = field(default_factory=dict)
     pass_rate: float | None = None
     no_worse: Mapping[str, float] = field(default_factory=dict)
     baseline: Path | None = None
@@ -491,29 +497,35 @@ class GateCheck:
     """Check the conditions of ``gate`` on the rows of one run.
 
     ``metrics`` maps the metrics that are measured to their lowest and highest scores, or to
-    `ANY_RANGE`. The baseline is read at once, so that a bad one costs no judge request.
+    `ANY_RANGE`, and ``low`` has those whose low scores are good. The baseline is read at once, so
+    that a bad one costs no judge request.
     """
 
-    def __init__(self, gate: Gate, metrics: Mapping[str, Range]) -> None:
-        self._gate = gate
-        self._labels: Counter[Label | None] = Counter()
+    def __init__(
+        self, gate: Gate, metrics: Mapping[str, Range], low: frozenset[str] = frozenset()
+    ) -> None:
+        self._gate, self._low = gate, low
         self._run = ScoredRun(name="this run")
-        for name in (*gate.means, *gate.no_worse):
+        for name in (*gate.means, *gate.most, *gate.no_worse):
             if name not in metrics:
                 raise ConfigError(
                     f"the gate names {name}, which is not among the metrics that are measured:"
                     f" {', '.join(metrics)}"
                 )
-        for name, mean in gate.means.items():
-            low, high = metrics[name]
-            if not low <= mean <= high:
+        for name, mean in (*gate.means.items(), *gate.most.items()):
+            least, highest = metrics[name]
+            if not least <= mean <= highest:
+                end = "highest" if name in gate.most else "lowest"
                 raise ConfigError(
-                    f"the lowest mean of {name} must be from {low:g} to {high:g}, not {mean:g}"
+                    f"the {end} mean of {name} must be from {least:g} to {highest:g}, not {mean:g}"
                 )
+        for name in gate.means.keys() & low:
+            raise ConfigError(f"low scores of {name} are good: use --fail-over (most)")
+        for name in gate.most.keys() - low:
+            raise ConfigError(f"high scores of {name} are good: use --fail-under (means)")
         self._baseline = _read_baseline(gate.baseline, gate.no_worse) if gate.baseline else None
 
     def add(self, row: Row) -> None:
-        self._labels[row.evaluation.label] += 1
         if self._baseline is not None:
             self._run.add(row, row.own_question_id)
 
@@ -521,15 +533,16 @@ class GateCheck:
         """Return the verdicts on the rows added so far, whose summary is ``totals``."""
         gate = self._gate
         verdicts = []
-        for name, bound in gate.means.items():
+        for name, bound in (*gate.means.items(), *gate.most.items()):
             metric = totals[name]
             why = _without(metric.undefined + metric.error, "score")
-            ends, rows = metric.interval, metric.ok
-            verdicts.append(_bound_verdict("mean", name, bound, metric.mean, ends, rows, why))
+            sign, ends, rows = -1 if name in gate.most else 1, metric.interval, metric.ok
+            verdicts.append(_bound_verdict("mean", name, bound, metric.mean, ends, rows, why, sign))
         if gate.pass_rate is not None:
-            passed, rows = self._labels["pass"], self._labels["pass"] + self._labels["fail"]
+            labels = totals.verdicts["label"]
+            passed, rows = labels.get("pass", 0), sum(labels.values())
             found, ends = (passed / rows, wilson(passed, rows)) if rows else (None, None)
-            why = _without(self._labels[None], "label")
+            why = _without(totals.rows - rows, "label")
             rate = gate.pass_rate
             verdicts.append(_bound_verdict("pass rate", None, rate, found, ends, rows, why))
         verdicts += [self._compare(name, drop) for name, drop in gate.no_worse.items()]
@@ -548,7 +561,7 @@ class GateCheck:
         pairs = pair_scores(self._run, self._baseline, metric=name)
         pairs.require_one_version(self._gate.versions)
         level = self._gate.level / len(self._gate.no_worse)
-        return difference_verdict(pairs, drop=drop, level=level)
+        return difference_verdict(pairs, drop=drop, level=level, is_low=name in self._low)
 
 
 def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
@@ -573,14 +586,15 @@ def _bound_verdict(  # noqa: PLR0917  # of two kinds
     ends: Range | None,
     rows: int,
     why: tuple[str, ...],
+    sign: int = 1,
 ) -> Verdict:
     if ends is not None and ends[0] < bound <= ends[1]:
         why += (f"the interval contains {bound:g}: other rows may give the other result",)
     return Verdict(
-        condition=f"{metric or kind} >= {bound:g}",
+        condition=f"{metric or kind} {'<=' if sign < 0 else '>='} {bound:g}",
         kind=kind,
         metric=metric,
-        passed=found is not None and found >= bound - _ROUNDING,
+        passed=found is not None and sign * found >= sign * bound - _ROUNDING,
         found=found,
         interval=ends,
         rows=rows,
@@ -603,8 +617,10 @@ def least_drop(deviation: float, rows: int, *, level: float) -> float:
     return deviation / math.sqrt(rows) * quantiles
 
 
-def difference_verdict(pairs: Pairs, *, drop: float, level: float) -> Verdict:
+def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool = False) -> Verdict:
     """Return the verdict on the condition that a metric has not dropped by more than ``drop``.
+
+    A metric whose low scores are good (``is_low``) must not have risen by more.
 
     ``level`` is the highest probability with which it is not met although nothing has changed. A
     tenth of it is for a sign test: that no more questions have lost their score than gained one.
@@ -615,7 +631,8 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float) -> Verdict:
     confidence = 1 - 2 * share
     differences, ends = pairs.differences, pairs.interval(confidence)
     differing = sum(difference != 0 for difference in differences)
-    is_lower = ends is not None and ends[1] < -drop and 0.5**differing <= share
+    is_beyond = ends is not None and (ends[0] > drop if is_low else ends[1] < -drop)
+    is_worse = is_beyond and 0.5**differing <= share
     changed = pairs.lost + pairs.gained
     by_chance = require("scipy.special").bdtrc(pairs.lost - 1, changed, 0.5)  # that many or more
     is_lost = float(by_chance) <= level * _LOST
@@ -624,22 +641,22 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float) -> Verdict:
         condition=f"{pairs.name} no worse{tolerated}",
         kind="difference",
         metric=pairs.name,
-        passed=len(differences) > 0 and not (is_lower or is_lost),
+        passed=len(differences) > 0 and not (is_worse or is_lost),
         found=mean_of(differences),
         interval=ends,
         confidence=confidence,
         rows=len(differences),
-        why=tuple(_reasons(pairs, drop=drop, level=level)),
+        why=tuple(_reasons(pairs, drop=drop, level=level, change="rise" if is_low else "drop")),
     )
 
 
-def _reasons(pairs: Pairs, *, drop: float, level: float) -> Iterator[str]:
+def _reasons(pairs: Pairs, *, drop: float, level: float, change: str) -> Iterator[str]:
     differences = pairs.differences
     lower, higher = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
     yield f"lower in {_rows(lower)}, higher in {higher}"
     if len(set(differences)) > 1:
         least = drop + least_drop(stdev(differences), len(differences), level=level)
-        yield f"a drop of {least:.2g} is found in {100 * _POWER:.0f} of 100 runs"
+        yield f"a {change} of {least:.2g} is found in {100 * _POWER:.0f} of 100 runs"
     if pairs.lost or pairs.gained:
         yield (
             f"{_rows(pairs.lost)} without a score that the baseline has, and {pairs.gained} the"

@@ -17,12 +17,14 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
 from rag_eval_otel.config import Config, Limit, thresholds_of
@@ -46,7 +48,7 @@ from rag_eval_otel.metrics import (
     scale_of,
     with_thresholds,
 )
-from rag_eval_otel.metrics.base import Metric, label_of
+from rag_eval_otel.metrics.base import Direction, Metric, direction_of, label_of
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.runtime.guard import require, silence
 from rag_eval_otel.tools.cli.options import (
@@ -79,6 +81,7 @@ from rag_eval_otel.tools.read import Dataset, check_needs, check_output, open_da
 from rag_eval_otel.tools.rows import TEXTS, Row, digest, flat_columns
 from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals, aligned
 from rag_eval_otel.types import Evaluation, Sample, Score, Usage
+from rag_eval_otel.untrusted import visible
 
 _OURS = 0x52414745  # "RAGE": the application id in the header of the file
 _SETTINGS = (
@@ -101,8 +104,8 @@ class ScoreCache:
         self._database = database
         self._is_writable = True
         self._definitions = measurement.definitions()
-        self._thresholds: dict[str, float | None] = {
-            metric.name: metric.threshold
+        self._thresholds: dict[str, tuple[float | None, Direction]] = {
+            metric.name: (metric.threshold, direction_of(metric))
             for metric in measurement.metrics
             if hasattr(metric, "threshold") and not isinstance(metric, FunctionMetric)
         }
@@ -121,8 +124,8 @@ class ScoreCache:
                     # A label without a threshold is that of the metric itself, and stays.
                     has_own_label = score.label is not None and score.threshold is None
                     if name in self._thresholds and score.value is not None and not has_own_label:
-                        threshold = self._thresholds[name]
-                        label = label_of(score.value, threshold)
+                        threshold, direction = self._thresholds[name]
+                        label = label_of(score.value, threshold, direction)
                         score = replace(score, threshold=threshold, label=label)
                     scores[name] = score, row[0]
         return scores
@@ -256,7 +259,8 @@ class DatasetResult:
 
     def check(self, gate: Gate) -> GateResult:
         """Return whether this result meets each condition of ``gate``, with the reasons."""
-        check = GateCheck(gate, dict.fromkeys((metric.name for metric in self.metrics), ANY_RANGE))
+        low = frozenset(metric.name for metric in self.metrics if metric.direction == "low")
+        check = GateCheck(gate, dict.fromkeys((m.name for m in self.metrics), ANY_RANGE), low)
         for row in self.rows:
             check.add(row)
         return check.result(self.totals)
@@ -400,9 +404,14 @@ class Run:
     def names(self) -> tuple[str, ...]:
         return tuple(metric.name for metric in self.measurement.metrics)
 
+    @property
+    def low(self) -> frozenset[str]:
+        metrics = self.measurement.metrics
+        return frozenset(each.name for each in metrics if direction_of(each) == "low")
+
     async def score(self, dataset: Dataset, *sinks: Callable[[Row], object]) -> Totals:
         """Score ``dataset``, call each of ``sinks`` with each row, and return the summary."""
-        summary = Summary(self.names)
+        summary = Summary(self.names, self.low)
         async with aclosing(self.rows(dataset)) as rows:
             async for row in rows:
                 summary.add(row.evaluation)
@@ -607,6 +616,7 @@ _OPTIONS: Options = {
     "--progress": ("on stderr (default: auto, on a terminal)", chosen(*_WHEN, default="auto")),
     "--raise-on-failure": ("stop at the first row with an error instead of a score", FLAG),
     "--fail-under METRIC=MEAN": ("exit with 3 if the mean is lower; repeatable", _MANY),
+    "--fail-over METRIC=MEAN": ("the same for a mean that is higher, where high is bad", _MANY),
     "--fail-under-pass-rate SHARE": ("exit with 3 if fewer rows have the label pass", _SHARE),
     "--baseline FILE": ("scores of an earlier run over the same questions", _PATH),
     "--no-worse METRIC[=DROP]": ("exit with 3 if it fell by more than DROP and chance", _MANY),
@@ -628,6 +638,7 @@ or no metric could use the judge's replies on a row; 2 misuse; 3 the gate failed
 met; 130 interrupted.
 """
 _GATE_FAILED = 3
+_SENTENCES, _LINE = 5, 200  # unsupported sentences that are printed, and their characters
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -656,6 +667,8 @@ def run(options: argparse.Namespace) -> int:
         dataset = open_dataset(options.file, options.columns, limit=options.limit)
         with ExitStack() as stack:
             sinks: list[Callable[[Row], object]] = [] if check is None else [check.add]
+            sentences = list[str]()
+            sinks += [partial(_note_unsupported, sentences)] if options.with_texts == "on" else []
             if options.output is not None:
                 texts = TEXTS if options.with_texts == "on" else ()
                 further = (*texts, *dataset.origin)
@@ -669,7 +682,7 @@ def run(options: argparse.Namespace) -> int:
         say(f"interrupted; {_kept(cache)}")
         return INTERRUPTED
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
-    result = _report(options, totals, check)
+    result = _report(options, totals, check, sentences)
     # After the report: if the baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
@@ -689,8 +702,14 @@ def _list_metrics(options: argparse.Namespace) -> None:
     print_result(options, rows, aligned([tuple(rows[0]), *cells], left=len(rows[0])))
 
 
+def _note_unsupported(sentences: list[str], row: Row) -> None:
+    for start, end in row.unsupported[: _SENTENCES - len(sentences)]:
+        said = shorten(row.sample.answer[start:end], _LINE, placeholder="...")
+        sentences.append(f"\n  row {row.index}: not backed by the contexts: {visible(said)}")
+
+
 def _report(
-    options: argparse.Namespace, totals: Totals, check: GateCheck | None
+    options: argparse.Namespace, totals: Totals, check: GateCheck | None, sentences: Sequence[str]
 ) -> GateResult | None:
     """Print ``totals`` and the verdicts of the gate ``check``, and return the verdicts.
 
@@ -701,7 +720,7 @@ def _report(
         result = None if check is None else check.result(totals)
     finally:
         gate = {} if result is None else {"gate": result.to_dict()}
-        text = repr(totals) if result is None else f"{totals!r}\n\n{result!r}"
+        text = "".join([repr(totals), *sentences, f"\n\n{result!r}" if result else ""])
         print_result(options, totals.to_dict() | gate, text)
     return result
 
@@ -733,7 +752,8 @@ def _kept(cache: Path | None) -> str:
 
 
 def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
-    for option, given in (("--fail-under", options.fail_under), ("--no-worse", options.no_worse)):
+    for name in ("fail_under", "fail_over", "no_worse"):
+        option, given = f"--{name.replace('_', '-')}", getattr(options, name)
         if not all(map(names_in, given)):  # a variable that is not set: the gate would always pass
             raise ConfigError(f"{option} is empty: name a metric, as in {option} faithfulness=0.8")
     if not options.no_worse and (options.level is not None or options.versions is not None):
@@ -744,15 +764,17 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
     ]
     gate = Gate(
         means=thresholds_of(",".join(options.fail_under), where="--fail-under"),
+        most=thresholds_of(",".join(options.fail_over), where="--fail-over"),
         pass_rate=options.fail_under_pass_rate,
         no_worse=thresholds_of(",".join(drops), where="--no-worse"),
         baseline=options.baseline,
         versions=options.versions or "same",
         level=LEVEL if options.level is None else options.level,
     )
-    if not (gate.means or gate.no_worse) and gate.pass_rate is None:
+    if not (gate.means or gate.most or gate.no_worse) and gate.pass_rate is None:
         return None
-    return GateCheck(gate, {each.name: scale_of(each) for each in scoring.measurement.metrics})
+    ranges = {each.name: scale_of(each) for each in scoring.measurement.metrics}
+    return GateCheck(gate, ranges, scoring.low)
 
 
 def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run:

@@ -149,6 +149,7 @@ def run(options: argparse.Namespace) -> int:
 _SCORE_SECONDS = 120.0  # a judge over the network may be slow
 _TEST_SECONDS = 5.0  # the time limit of a test export
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
+_VERDICT = (semconv.EVALUATION_STATUS, semconv.EVALUATION_LABEL, semconv.EVALUATION_CAUSE)
 _LEXICAL = """\
 The judge is lexical: it compares words, offline and without a model. It shows that the set-up works
 and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --judge openai/MODEL"""
@@ -168,8 +169,11 @@ def _tree(turn: Turn, spans: Sequence[ReadableSpan]) -> str:
         f"Q  {turn.question}",
         f"A  {turn.answer}{defect}",
         f"trace {spans[0].context.trace_id:032x}",
-        f"{root}  {_on(spans, semconv.EVALUATION_STATUS)}",
+        f"{root}  {', '.join(filter(None, (_on(spans, name) for name in _VERDICT)))}",
     ]
+    places = _on(spans, semconv.EVALUATION_OFFSETS) or ()
+    for start, end in zip(places[::2], places[1::2], strict=True):
+        lines.append(f"│    not backed: {turn.answer[start:end]}")
     for name in _METRICS:
         leaves = (semconv.LEAF_SCORE, semconv.LEAF_LABEL, semconv.LEAF_REASON)
         values = (_on(spans, semconv.metric_attribute(name, leaf)) for leaf in leaves)

@@ -382,6 +382,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "question": ("question", "questions", "query", "queries", "user_input"),
     "contexts": ("contexts", "context", "retrieved_contexts"),
     "answer": ("answer", "response", "responses", "predicted_answer", "predicted_answers"),
+    "history": ("history", "chat_history", "conversation_history"),
+    "query": ("query", "queries"),
     "reference": (
         *("reference", "reference_answer", "ground_truth", "ground_truths"),
         *("ground_truth_answer", "ground_truth_answers"),
@@ -392,7 +394,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "rubric": ("rubric", "rubrics"),
     "extra": ("extra",),
 }
-"""The column names of each field of `Sample`, in any case, with ``-`` or a blank for ``_``."""
+"""The column names of each field of `Sample`, in any case, with ``-`` or a blank for ``_``.
+
+A query without a question beside it is the question.
+"""
 
 _FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
 
@@ -412,6 +417,8 @@ def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, st
                 f" drop one, or choose with columns={{{name!r}: {column!r}}}"
             )
         fields[name] = column
+    if "query" in fields.keys() - chosen.keys() and "question" not in fields:
+        fields["question"] = fields.pop("query")
     return fields
 
 
@@ -537,6 +544,12 @@ _ids = partial(
 )
 
 
+def history_in(value: object) -> object:
+    if is_missing(value) or value == "":
+        return ()
+    return _sequence(value, kind=list | tuple | Mapping, told="must be a list of messages")
+
+
 def _mapping(value: object) -> dict[Any, Any]:
     """Return the mapping in ``value`` without missing values, which are keys of other rows."""
     mapping = _decoded(value)
@@ -558,6 +571,8 @@ _CONVERT: Mapping[str, Callable[[Any], Any]] = {
     "question": _text,
     "contexts": contexts_in,
     "answer": _text,
+    "history": history_in,
+    "query": _text,
     "reference": _reference,
     "retrieved_ids": _ids,
     "relevant_ids": _relevant_ids,

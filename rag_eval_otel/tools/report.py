@@ -11,7 +11,7 @@ import re
 import sys
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.resources import files
@@ -42,7 +42,7 @@ from rag_eval_otel.tools.cli.options import (
 from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, compare_files
 from rag_eval_otel.tools.drawing import Curve, Unit, Upright, place_name
 from rag_eval_otel.tools.read import write_whole
-from rag_eval_otel.tools.rows import Row, ScoreRecord, is_offline, unit_value
+from rag_eval_otel.tools.rows import VERDICT, Row, ScoreRecord, is_offline, unit_value
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import (
     Estimate,
@@ -50,6 +50,7 @@ from rag_eval_otel.tools.stats import (
     Range,
     Tally,
     alarms_in,
+    direction_named,
     estimate,
     interval,
     mean_of,
@@ -121,14 +122,15 @@ class Series:
             self.sampled[score.version].setdefault(turn, (unit, probability))
             self._traces[turn] = row.trace or turn
         add = heapq.heappush if len(self._lows) < self.worst else heapq.heappushpop
-        add(self._lows, (-unit, len(self.points), (row, score)))
+        worth = -unit if direction_named(self.name) == "low" else unit
+        add(self._lows, (-worth, len(self.points), (row, score)))
 
     @property
     def units(self) -> list[float]:
         return [point.unit for point in self.points]
 
     def lowest(self) -> list[Low]:
-        """Return the lowest scores with their rows; of equal scores, the latest comes first."""
+        """Return the worst scores with their rows; of equal scores, the latest comes first."""
         return [low for *_, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True)]
 
     def estimated(self) -> Estimate | None:
@@ -166,6 +168,8 @@ class FileScores:
     series: dict[tuple[str, str], Series] = field(default_factory=dict)
     unscored: Counter[str] = field(default_factory=Counter)
     """The number of turns whose spans were exported without scores, by evaluation status."""
+    verdicts: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """The number of turns by outcome, label and cause, of those with an outcome."""
 
     def add(self, row: Row) -> None:
         for score in row.scores:
@@ -176,6 +180,8 @@ class FileScores:
         if row.index < self.turns:  # turns are numbered in the order in which they are read
             return
         self.turns = row.index + 1
+        label, outcome, cause = (row.verdict[name] or "" for name in VERDICT)
+        self.verdicts.update([(outcome, label, cause)] if outcome else [])
         if row.evaluation.judge is not None:
             self.judges[row.evaluation.judge] = None
         if row.time is not None:
@@ -390,17 +396,26 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
 class _Cell:
     """A table cell: the first ``most`` characters of a text, or a list of texts.
 
-    The table is sorted by ``value``.
+    The table is sorted by ``value``. ``marks`` are the places of unsupported sentences.
     """
 
     text: str | None = None
     most: int = 200
+    marks: Sequence[tuple[int, int]] = ()
     items: Sequence[str] = ()
     url: str | None = None
     value: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self.text or self.items)
+
+    def pieces(self) -> Iterator[tuple[str, bool]]:
+        """Yield the pieces of the text, each with whether it is unsupported."""
+        text, at = (self.text or "")[: self.most], 0
+        for start, end in self.marks:
+            yield from ((text[at:start], False), (text[start:end], True))
+            at = end
+        yield text[at:] + "\u2026" * (len(self.text or "") > self.most), False
 
 
 def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
@@ -443,6 +458,7 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
             description=f"drift alarms: {len(marks)}, versions: {len(lines)}; in words below",
         ),
         "columns": columns,
+        "marked": shown.texts == "on" and any(row.unsupported for row, _ in series.lowest()),
         "lowest": [
             (score.value, row) for (_, score), row in zip(series.lowest(), rows, strict=True)
         ],
@@ -464,8 +480,9 @@ def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
     if shown.texts == "on":
         contexts = [passage.text[:_TEXT] for passage in sample.contexts]
         cells |= {
-            "answer": _Cell(text=sample.answer, most=_TEXT),
+            "answer": _Cell(text=sample.answer, most=_TEXT, marks=row.unsupported),
             "contexts": _Cell(items=contexts[:_CONTEXTS]),
+            "history": _Cell(items=[f"{role}: {said}" for role, said in sample.history]),
             "reference": _Cell(text=sample.reference, most=_TEXT),
         }
     if shown.explanations == "on":

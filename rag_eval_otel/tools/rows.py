@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Sampling, Score
@@ -17,15 +17,16 @@ from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Sampling, Sco
 LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
 
-FurtherColumn: TypeAlias = Literal[
-    "question", "contexts", "answer", "reference", "trace_id", "span_id", "time", "service"
-]
+_Text = Literal["question", "contexts", "answer", "reference", "history", "query"]
+_Origin = Literal["trace_id", "span_id", "time", "service"]
+FurtherColumn: TypeAlias = Literal[_Text, _Origin]
 """A column that a score file may have besides the scores."""
 
-TEXTS: Final[tuple[FurtherColumn, ...]] = ("question", "contexts", "answer", "reference")
-ORIGIN: Final[tuple[FurtherColumn, ...]] = ("trace_id", "span_id", "time", "service")
+TEXTS: Final[tuple[FurtherColumn, ...]] = get_args(_Text)
+ORIGIN: Final[tuple[FurtherColumn, ...]] = get_args(_Origin)
 """Where a turn comes from that `rag-eval-otel collect` has read: its span, its end, its service."""
 
+VERDICT: Final = ("label", "outcome", "cause")
 _HEAD = ("row", "sample", "question_id", "status", "label", "judge")  # always in JSON
 _YEAR_10000 = 253402300800  # seconds since the epoch
 _EPOCHS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
@@ -54,6 +55,8 @@ class Row:
     span: str = ""
     turn: str = ""
     question_id: str = ""
+    stored: Mapping[str, Any] = field(default_factory=dict)
+    """The label, outcome and cause in the file; which metrics decided on them is not in it."""
 
     def __getitem__(self, name: str) -> Score:
         return self.evaluation[name]
@@ -66,6 +69,18 @@ class Row:
     def own_question_id(self) -> str:
         """The id of the question, or a digest of the texts in the sample if there is no id."""
         return self.question_id or question_id_of(self.sample)
+
+    @property
+    def verdict(self) -> Mapping[str, str | None]:
+        """The label, the outcome and the cause of the turn, by these names."""
+        if any(self.stored.values()):
+            return self.stored
+        return {name: getattr(self.evaluation, name) for name in VERDICT}
+
+    @property
+    def unsupported(self) -> tuple[tuple[int, int], ...]:
+        """Where the answer has sentences that the contexts do not support."""
+        return next((s.unsupported for s in self.scores if s.unsupported is not None), ())
 
     @property
     def failed(self) -> tuple[Score, ...]:
@@ -83,8 +98,8 @@ class Row:
         """Return the row as the cells of a table, by column name; contexts are a list as JSON."""
         flat = self._cells(further)
         flat["tokens"] = flat["tokens"] or 0
-        if "contexts" in further:
-            flat["contexts"] = json.dumps(flat["contexts"], ensure_ascii=False)
+        for name in {"contexts", "history"}.intersection(further):
+            flat[name] = json.dumps(flat[name], ensure_ascii=False) if flat[name] else None
         for score in self.scores:
             flat[score.name] = score.value
             flat |= {f"{score.name}.{leaf}": getattr(score, leaf) for leaf in LEAVES}
@@ -99,6 +114,8 @@ class Row:
             "contexts": [passage.text for passage in sample.contexts],
             "answer": sample.answer,
             "reference": sample.reference,
+            "history": messages_of(sample),
+            "query": sample.query,
             "trace_id": self.trace or None,
             "span_id": self.span or None,
             "time": None if when is None or not 0 <= when < _YEAR_10000 else iso(when),
@@ -111,6 +128,8 @@ class Row:
             "status": evaluation.status,
             "label": evaluation.label,
             "judge": evaluation.judge,
+            "outcome": evaluation.outcome,
+            "cause": evaluation.cause,
             "tokens": tokens,
             "cost": cost,
             "currency": None if cost is None else evaluation.currency,
@@ -120,7 +139,11 @@ class Row:
 
 def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> list[str]:
     leaves = [f"{name}{leaf}" for name in metrics for leaf in ("", *(f".{n}" for n in LEAVES))]
-    return [*_HEAD, "tokens", "cost", "currency", *further, *leaves]
+    return [*_HEAD, *VERDICT[1:], "tokens", "cost", "currency", *further, *leaves]
+
+
+def messages_of(sample: Sample) -> list[dict[str, str]]:
+    return [{"role": role, "content": said} for role, said in sample.history]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +174,20 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
         reason=cast("Reason | None", reason if is_ok else reason or ""),
         label=cast("Label", label) if label in {"pass", "fail"} else None,
         explanation=text(cells.get("explanation")),
+        detail=_places_in(cells.get("detail")),
         version=text(cells.get("version")) or "",
     )
+
+
+def _places_in(detail: object) -> dict[str, Any]:
+    """Return the verdicts on sentences and the places of these; nothing if they are malformed."""
+    match detail:
+        case {"offsets": [*places], "verdicts": [*verdicts]} if all(
+            isinstance(pair, list) and [type(each) for each in pair] == [int, int]
+            for pair in places
+        ):
+            return {"offsets": places, "verdicts": verdicts}
+    return {}
 
 
 def sampling_of(value: object) -> Sampling | None:
@@ -177,8 +212,8 @@ def is_offline(version: str) -> bool:
 
 
 def question_id_of(sample: Sample) -> str:
-    """Return a digest of the question and the reference of ``sample``, which pairs rows of runs."""
-    return digest(sample.question, sample.reference)
+    """Return a digest of question, reference and history, which pairs rows of runs."""
+    return digest(sample.question, sample.reference, *filter(None, [sample.history]))
 
 
 def digest(*parts: object) -> str:

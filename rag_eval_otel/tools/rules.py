@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
+from itertools import product
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,7 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.metrics import METRICS, scale_of, with_thresholds
-from rag_eval_otel.metrics.base import kinds_of
+from rag_eval_otel.metrics.base import direction_of, kinds_of
 from rag_eval_otel.semconv import SCORE_BOUNDS
 from rag_eval_otel.tools.cli.options import THRESHOLDS, add_all, chosen_thresholds
 
@@ -46,8 +48,9 @@ class Target:
     below ``tau``, or the bucket bound nearest to its metric's threshold in ``thresholds``. There is
     one false alarm in ``every`` scores while the target is met. ``traces`` is an address with
     ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers, by default
-    all but those without a part in the label of the offline judge. ``time_scale`` divides all
-    times.
+    all but those without a part in the label of the offline judge. ``refusals`` and ``retrieval``
+    are the shares of turns that may have the cause ``needless_refusal`` and ``retrieval``.
+    ``time_scale`` divides all times.
     """
 
     slo: float = 0.9
@@ -57,6 +60,8 @@ class Target:
     traces: str = JAEGER
     thresholds: Mapping[str, float] = field(default_factory=dict, hash=False)
     label_metrics: tuple[str, ...] = ()
+    refusals: float = 0.05
+    retrieval: float = 0.2
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -72,6 +77,8 @@ class Target:
             f"--every must be a number of scores above 1, not {self.every}": 1
             < self.every
             < math.inf,
+            f"--refusals must be from 0 to 1, not {self.refusals}": 0 <= self.refusals <= 1,
+            f"--retrieval must be from 0 to 1, not {self.retrieval}": 0 <= self.retrieval <= 1,
             f"--interval must be a time such as 30s or 1m, not {self.interval!r}": (
                 _DURATION.fullmatch(self.interval)
             ),
@@ -114,6 +121,7 @@ _SOURCES = ("rag_evaluation_score", "rag_evaluation_span_score")
 
 If a service has both histograms, the histogram of the application is used.
 """
+_LOW = tuple(name for name, make in METRICS.items() if direction_of(make()) == "low")
 _MIN_SCORES = 20  # with fewer scores in a window, its fraction of bad answers raises no alert
 _MAX_SHARE = 0.95  # the largest fraction of bad answers that the evidence tests
 
@@ -129,6 +137,10 @@ _BURN_RATES = (
 The limit is a multiple of the allowed fraction, but at most the last number. The common multiples
 suit targets of 99.9 %; at 90 %, the largest possible multiple is 10.
 """
+
+
+_CAUSES = (("needless_refusal", "RagNeedlessRefusals"), ("retrieval", "RagRetrievalFails"))
+_DEVIATIONS = 4  # standard deviations above its share that a cause may have by chance
 
 
 def render(target: Target) -> str:
@@ -159,19 +171,13 @@ def render(target: Target) -> str:
 
 def _values(target: Target) -> dict[str, Any]:
     # The last bound is for all metrics without a threshold of their own.
-    chosen = [*sorted(target.thresholds.items()), ("", target.tau)]
+    low = dict.fromkeys(_LOW, target.tau)
+    chosen = [*sorted({**low, **target.thresholds}.items()), ("", target.tau)]
     bounds = [*((name, target.bound(threshold)) for name, threshold in chosen[:-1]), chosen[-1]]
 
-    def bad(function: str, window: str) -> str:
-        """Return the expression that counts bad answers by ``function`` over ``window``."""
-        return _or(
-            f'sum by ({_BY}) ({function}({source}_bucket{{le="{bound:g}"'
-            f"{_matcher(name, before=',')}}}[{window}]))"
-            for source in _SOURCES
-            for name, bound in bounds
-        )
-
     options = [f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())]
+    shares_of = {"refusals": target.refusals, "retrieval": target.retrieval}
+    options += [f" --{n} {s:g}" for n, s in shares_of.items() if s != getattr(Target(), n)]
     if target.label_metrics:
         options.append(f" --label-metrics {','.join(target.label_metrics)}")
     if target.time_scale != 1:
@@ -183,7 +189,7 @@ def _values(target: Target) -> dict[str, Any]:
     shares = [(t, min(_MAX_SHARE, t * target.allowed) / target.allowed) for t in TIMES]
     return {
         "by": _BY,
-        "bad": bad,
+        "bad": partial(_bad, bounds),
         "windows": WINDOWS,
         "thresholds": _or(
             f"group by ({_BY}) ({source}_count{_matcher(name, braces=True)}) * {threshold:g}"
@@ -204,8 +210,12 @@ def _values(target: Target) -> dict[str, Any]:
             (long, short, severity, f"{ratio:g}", f"{ratio / target.allowed:.3g}")
             for long, short, severity, ratio in limits
         ],
+        "causes": [
+            (cause, alert, f"{share:g}", f"{_DEVIATIONS * math.sqrt(share * (1 - share)):.4g}")
+            for (cause, alert), share in zip(_CAUSES, shares_of.values(), strict=True)
+        ],
         "options": "".join(options),
-        "others": "".join(f", of {name} {bound:g}" for name, bound in bounds if name),
+        "others": "".join(f", of {n} {'above ' * (n in _LOW)}{b:g}" for n, b in bounds[:-1]),
         "slo": f"{target.slo:g}",
         "tau": f"{target.tau:g}",
         "every": f"{target.every:.0f}",
@@ -217,6 +227,17 @@ def _values(target: Target) -> dict[str, Any]:
             "{service}", "{{ $labels.service_name | urlquery }}"
         ).replace("{metric}", "{{ $labels.gen_ai_evaluation_name | urlquery }}"),
     }
+
+
+def _bad(bounds: Iterable[tuple[str, float]], function: str, window: str) -> str:
+    """Return the expression that counts bad answers by ``function`` over ``window``."""
+    expressions = []
+    for source, (name, bound) in product(_SOURCES, bounds):
+        form = f"sum by ({_BY}) ({function}({source}_%s[{window}]))"
+        below = form % f'bucket{{le="{bound:g}"{_matcher(name, before=",")}}}'
+        total = form % f"count{_matcher(name, braces=True)}"
+        expressions.append(f"{total} - {below}" if name in _LOW else below)
+    return _or(expressions)
 
 
 def _matcher(name: str, *, before: str = "", braces: bool = False) -> str:
@@ -239,9 +260,9 @@ def _advisory(target: Target) -> str:
 
 DESCRIPTION = """\
 Prints Prometheus rules for the score histograms of `rag_eval_otel`: recorded ratios and means,
-alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), and alerts on
-the scoring itself: coverage, silence, errors, lag, budget, drift. An answer is bad if its score is
-at or below its metric's threshold.
+alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), on needless
+refusals and failed retrieval, and on the scoring itself: coverage, silence, errors, lag, budget,
+drift. An answer is bad if its score is at or below its metric's threshold.
 
   rag-eval-otel rules --slo 0.95 --tau 0.4 > rules.yaml && promtool check rules rules.yaml
 """
@@ -251,6 +272,8 @@ _FIELDS = (
     ("slo", "SHARE", "share of answers that should be good"),
     ("tau", "SCORE", "an answer is bad if its score is at or below this"),
     ("every", "N", "allow one false alarm in N scores"),
+    ("refusals", "SHARE", "share of turns that may be refused although the contexts suffice"),
+    ("retrieval", "SHARE", "share of turns whose retrieval may fail"),
     ("interval", "TIME", "how often the rules run"),
     ("traces", "URL", "link to bad turns, with {service} and {metric}"),
     ("time_scale", "N", "for a look around: divide all times by N; 60 makes an hour a minute"),

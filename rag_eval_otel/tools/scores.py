@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
@@ -10,9 +11,10 @@ from typing import Any, Final, TypeVar, get_args
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.otlp import SIGNALS, Message, read_messages
-from rag_eval_otel.tools.read import contexts_in, source_of
+from rag_eval_otel.tools.read import contexts_in, history_in, source_of
 from rag_eval_otel.tools.rows import (
     LEAVES,
+    VERDICT,
     Row,
     ScoreRecord,
     UnscoredTurn,
@@ -97,15 +99,21 @@ def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) ->
         trace=str(cells.get("trace_id") or ""),
         span=str(cells.get("span_id") or ""),
         turn=_turn(cells, path),
+        stored={} if "score" in cells else {name: text(cells.get(name)) for name in VERDICT},
         # The text of the question comes before ``id``, as scores of `evaluate` have no ``id``.
         question_id=_id(cells.get("question_id")) or question_id or _id(cells.get("id")),
     )
 
 
 def sample_in(cells: Message) -> Sample:
-    question, answer, reference = (
+    question, answer, reference, query = (
         _first(text(cells.get(name)) for name in names)
-        for names in (("question", "user_input"), ("answer", "response"), ("reference",))
+        for names in (
+            ("question", "user_input"),
+            ("answer", "response"),
+            ("reference",),
+            ("query",),
+        )
     )
     given = cells.get("contexts") or []
     if isinstance(given, list):
@@ -114,9 +122,17 @@ def sample_in(cells: Message) -> Sample:
         contexts = contexts_in(given)
     except (TypeError, ValueError):
         contexts = []
-    return Sample(
-        question=question or "", contexts=tuple(contexts), answer=answer or "", reference=reference
+    sample = Sample(
+        question=question or "",
+        contexts=tuple(contexts),
+        answer=answer or "",
+        reference=reference,
+        query=query,
     )
+    with suppress(TypeError, ValueError):
+        history: Any = history_in(cells.get("history"))
+        sample = replace(sample, history=history)
+    return sample
 
 
 def _turn(cells: Message, path: Path) -> str:
@@ -185,6 +201,11 @@ _EVENT_FIELDS: Final = {
     "version": semconv.EVALUATION_VERSION,
     "explanation": semconv.GEN_AI_EVALUATION_EXPLANATION,
 }
+_VERDICT: Final = {
+    "label": semconv.EVALUATION_LABEL,
+    "outcome": semconv.EVALUATION_OUTCOME,
+    "cause": semconv.EVALUATION_CAUSE,
+}
 _ERRORS: Final = frozenset(get_args(ErrorReason))
 _SPANS: Final = ("resourceSpans", "scopeSpans", "spans")
 _LOGS: Final = ("resourceLogs", "scopeLogs", "logRecords")
@@ -237,6 +258,7 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
                         evaluation=replace(evaluation, scores=scores),
                         sample=Sample(question=text(attributes.get(semconv.QUESTION)) or ""),
                         service=service,
+                        stored={name: text(attributes.get(key)) for name, key in _VERDICT.items()},
                         **ids,
                     )
 
@@ -303,7 +325,7 @@ def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
 def _in_event(record: Message, attributes: Message) -> Iterator[Evaluation]:
     """Yield the score in an evaluation event, unless it is the feedback of a person."""
     name = text(attributes.get(semconv.GEN_AI_EVALUATION_NAME))
-    is_score = record.get("eventName") == semconv.EVALUATION_EVENT
+    is_score = record.get("eventName") == semconv.EVALUATION_EVENT and name not in VERDICT
     if is_score and name is not None and semconv.EVALUATION_ANNOTATOR not in attributes:
         cells = {field: attributes.get(key) for field, key in _EVENT_FIELDS.items()}
         cells["status"] = "error" if semconv.ERROR_TYPE in attributes else None

@@ -15,7 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from rag_eval_otel.drift.detector import Alarm, BettingDetector
 from rag_eval_otel.errors import MissingDependencyError
+from rag_eval_otel.metrics import METRICS
+from rag_eval_otel.metrics.base import Direction, direction_of
 from rag_eval_otel.runtime.guard import EXTRA, require
+from rag_eval_otel.tools.rows import VERDICT
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 Numbers: TypeAlias = NDArray[np.float64]
@@ -196,7 +199,8 @@ class MetricSummary:
     ``mean``, ``median`` and ``interval`` (95 %, see `score_interval`) cover only the ``ok`` scores,
     on the metric's own scale: read them with the counts ``undefined`` and ``error``.
     ``normalized_mean`` is on the scale 0 to 1. ``passed`` of the ``labelled`` scores have the label
-    pass. If there are several ``versions``, the mean mixes different measurements.
+    pass. If there are several ``versions``, the mean mixes different measurements. If
+    ``direction`` is ``"low"``, low scores are good.
     """
 
     name: str
@@ -212,6 +216,7 @@ class MetricSummary:
     reasons: Mapping[str, int] = field(default_factory=dict)
     first_failure: str | None = None
     versions: tuple[str, ...] = ()
+    direction: Direction = "high"
 
     def to_dict(self) -> dict[str, Any]:
         return {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
@@ -227,7 +232,11 @@ class MetricSummary:
         if self.reasons:
             counts = ", ".join(f"{n} {reason}" for reason, n in sorted(self.reasons.items()))
             yield f"  {self.name}: {counts}"
-        if len(self.versions) > 1:
+        # Follow-up questions have prompts, and so versions, of their own.
+        if (
+            max(Counter("-history/" in version for version in self.versions).values(), default=0)
+            > 1
+        ):
             yield f"  {self.name}: a mixture of versions: {', '.join(self.versions)}"
 
 
@@ -257,7 +266,7 @@ class Tally:
         if score.normalized is not None:
             self.normalized.append(score.normalized)
 
-    def summary(self, name: str) -> MetricSummary:
+    def summary(self, name: str, low: frozenset[str] = frozenset()) -> MetricSummary:
         values, normalized = np.array(self.values), np.array(self.normalized)
         return MetricSummary(
             name=name,
@@ -273,7 +282,12 @@ class Tally:
             reasons=dict(self.reasons),
             first_failure=self.first_failure,
             versions=tuple(self.versions),
+            direction="low" if name in low else "high",
         )
+
+
+def direction_named(name: str) -> Direction:
+    return direction_of(METRICS[name]()) if name in METRICS else "high"
 
 
 @_any_size
@@ -289,7 +303,8 @@ class Totals:
     ``totals["faithfulness"]`` is the summary of a metric. ``failed`` is the number of rows with an
     error, ``unscored`` of rows for which no metric could use the judge's replies. ``usage`` and
     ``cost`` (in ``currency``, None if no price is known) are of this run, in which scores from the
-    cache need none. ``stopped`` says why the run stopped before the last row.
+    cache need none. ``stopped`` says why the run stopped before the last row. ``verdicts`` maps
+    ``label``, ``outcome`` and ``cause`` to the number of rows for each value.
     """
 
     rows: int
@@ -301,6 +316,7 @@ class Totals:
     cost: float | None = None
     currency: str = "USD"
     stopped: str | None = None
+    verdicts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> MetricSummary:
         """Return the summary of the metric ``name``; a `KeyError` lists the known names."""
@@ -318,7 +334,12 @@ class Totals:
             f" {usage.prompt_tokens + usage.completion_tokens} tokens,"
             f" {usage.embedding_requests} embedding requests{price}"
         )
-        lines = [head, table(self.metrics)]
+        counts = "; ".join(
+            f"{name}s: {', '.join(f'{n} {value}' for value, n in found.items())}"
+            for name, found in self.verdicts.items()
+            if found
+        )
+        lines = [head, *filter(None, [counts]), table(self.metrics)]
         messages: set[str | None] = {None}
         for metric in self.metrics:
             lines += metric.remarks()
@@ -342,6 +363,7 @@ class Totals:
             "cost": self.cost,
             "currency": self.currency,
             "stopped": self.stopped,
+            **{f"{name}_counts": found for name, found in self.verdicts.items()},
             "metrics": {metric.name: metric.to_dict() for metric in self.metrics},
         }
 
@@ -356,13 +378,15 @@ def named(metrics: Sequence[Any], name: str) -> Any:
 class Summary:
     """Adds up the evaluations of many rows, and returns counts, means and medians."""
 
-    def __init__(self, metrics: Sequence[str]) -> None:
+    def __init__(self, metrics: Sequence[str], low: frozenset[str] = frozenset()) -> None:
         self._rows = self._failed = self._unscored = 0
         self._usage = Usage()
         self._cost: float | None = None
         self._currency = "USD"
         self._judges: dict[str, None] = {}
         self._tallies = {name: Tally() for name in metrics}
+        self._low = low
+        self._verdicts = {name: Counter[str]() for name in VERDICT}
 
     def add(self, evaluation: Evaluation) -> None:
         self._rows += 1
@@ -374,6 +398,8 @@ class Summary:
             self._currency = evaluation.currency
         if evaluation.judge is not None:
             self._judges[evaluation.judge] = None
+        for name in VERDICT:
+            self._verdicts[name].update(filter(None, [getattr(evaluation, name)]))
         for score in evaluation.scores:
             self._tallies[score.name].add(score)
 
@@ -387,7 +413,8 @@ class Summary:
             cost=self._cost,
             currency=self._currency,
             stopped=stopped,
-            metrics=tuple(tally.summary(name) for name, tally in self._tallies.items()),
+            verdicts={name: dict(found.most_common()) for name, found in self._verdicts.items()},
+            metrics=tuple(tally.summary(name, self._low) for name, tally in self._tallies.items()),
         )
 
 

@@ -201,7 +201,7 @@ def shown_in(body: Mapping[str, Any]) -> Shown:
 
 @cache
 def sentences(text: str) -> tuple[str, ...]:
-    return tuple(sentences_of(text))
+    return tuple(sentence.text for sentence in sentences_of(text))
 
 
 def cases_of(shown: Shown) -> list[Case]:
@@ -221,7 +221,7 @@ def reply_of(name: str, case: Case) -> object:
         "context_relevance": case.relevance if case.relevance is not None else relevance_of(case),
         "supported": list(case.verdicts),
         "groundedness": levels[case.backed],
-        "statements": sentences_of(case.sample.answer) if case.backed != "no claim" else [],
+        "statements": sentences(case.sample.answer) if case.backed != "no claim" else [],
         "verdicts": [1 if verdict == 1 else 0 for verdict in case.verdicts],
     }[name]
 

@@ -25,9 +25,13 @@ def test_tree_shows_the_scores_on_the_root() -> None:
     written: list[str] = []
     assert run_demo({}, write=written.append) == 0
     text = "".join(written)
-    asked = re.findall(r"^Q  (.+)\nA  .+\ntrace [0-9a-f]{32}\n.+ms  scored$", text, re.MULTILINE)
+    asked = re.findall(
+        r"^Q  (.+)\nA  .+\ntrace [0-9a-f]{32}\n.+ms  scored, (?:pass|fail)\b.*$", text, re.MULTILINE
+    )
     assert asked == [turn.question for turn in TURNS]
     assert text.count("│    faithfulness") == len(TURNS)
+    assert "ms  scored, fail, unsupported\n" in text
+    assert re.search(r"^│    not backed: \w", text, re.MULTILINE)
     assert "└─ chat" in text
     assert f"{len(TURNS)} turns ({len(TURNS)} scored)" in text
     assert "no LLM judge" in text

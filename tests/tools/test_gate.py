@@ -84,6 +84,16 @@ def test_a_drop_may_be_tolerated() -> None:
     assert found.condition == "m no worse by more than 0.05"
 
 
+def test_a_rise_is_worse_if_low_scores_are_good() -> None:
+    """The test of a difference has two sides, and each metric one of them."""
+    rise = paired([0.9] * 20, [0.5] * 20)
+    assert difference_verdict(rise, drop=0, level=0.01).passed
+    assert not difference_verdict(rise, drop=0, level=0.01, is_low=True).passed
+    assert difference_verdict(rise, drop=0.5, level=0.01, is_low=True).passed
+    fall = paired([0.5] * 20, [0.9] * 20)
+    assert difference_verdict(fall, drop=0, level=0.01, is_low=True).passed
+
+
 @pytest.mark.parametrize(
     ("lost", "gained", "passes"), [(9, 0, True), (10, 0, False), (10, 3, True)]
 )

@@ -129,6 +129,37 @@ def test_ids_are_recognised(row: dict[str, Any]) -> None:
     assert one(**row) == Sample(retrieved_ids=["1", "2"], relevant_ids=["2"])
 
 
+HISTORY = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada."}]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+@pytest.mark.parametrize("name", ["history", "Chat-History", "conversation_history"])
+def test_a_conversation_is_read(name: str, suffix: str, tmp_path: Path) -> None:
+    """A list of messages, as JSON in a cell; rows may have none."""
+    path, rows = tmp_path / f"data{suffix}", [{"question": "Where?", name: HISTORY}]
+    rows += [{"question": "When?", name: None}]
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix == ".csv":
+        pd.DataFrame(rows).assign(**{name: [json.dumps(HISTORY), ""]}).to_csv(path, index=False)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    first, second = samples(path)
+    assert first.history == (("user", "Who?"), ("assistant", "Ada."))
+    assert second.history == ()
+
+
+def test_a_query_is_the_question_if_it_is_alone() -> None:
+    """Beside a question, it is the text that was searched for."""
+    assert one(query="a") == one(question="a") == one(Queries="a")
+    assert one(question="a", query="b") == one(user_input="a", query="b")
+    assert one(question="a", query="b") == Sample(question="a", query="b")
+    (chosen,) = samples([{"prompt": "a", "query": "b"}], question="prompt")
+    assert chosen == Sample(question="a", query="b")
+    (only,) = samples([{"text": "b"}], query="text")
+    assert (only.question, only.query) == ("", "b")
+
+
 def test_grades_and_rubrics_are_read() -> None:
     """Keys without a value, which belong to other rows, are left out."""
     sample = one(
@@ -191,7 +222,9 @@ def test_contexts_in_a_cell(cell: object, texts: tuple[str, ...]) -> None:
         ({"rubric": "good"}, "must be a mapping to texts"),
         ({"grades": 1}, "must be a list of numbers"),
         ({"relevant_ids": ["a"], "grades": [1, 2]}, "row 0: 2 grades for 1 relevant_ids"),
-        ({"question": "a", "query": "b"}, "columns 'question' and 'query' both hold the question"),
+        ({"question": "a", "user_input": "b"}, "columns 'question' and 'user_input' both hold"),
+        ({"question": "a", "history": ["text"]}, "column 'history': must be a list of messages"),
+        ({"question": "a", "chat_history": [{"role": 1}]}, "row 0: Sample.history takes messages"),
     ],
 )
 def test_unusable_cell_is_an_error(row: dict[str, Any], told: str) -> None:

@@ -109,7 +109,7 @@ def test_page_has_a_section_for_each_metric(tmp_path: Path) -> None:
     assert "v1: what is normal was learned from the first 200 scores." in text
     assert "1 undefined: no_context" in text
     assert "1 error: timeout" in text
-    assert text.count("The lowest scores") == 3
+    assert text.count("The worst scores") == 3
 
 
 def test_metric_is_drawn_on_its_own_scale(tmp_path: Path) -> None:

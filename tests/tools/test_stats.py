@@ -83,6 +83,8 @@ def test_table_has_counts_beside_every_mean() -> None:
     """A missing number is a dash."""
     lines = repr(result_on(1, 2, "?", "wrong")).splitlines()
     assert lines[0].startswith("4 rows, 1 with errors; judge -, 0 judge requests")
+    assert lines[1] == "labels: 2 pass"
+    del lines[1]
     assert lines[1].split() == (
         ["metric", "mean", "95", "%", "interval", "median", "ok", "undefined", "error", "pass"]
     )

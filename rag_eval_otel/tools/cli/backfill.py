@@ -159,7 +159,7 @@ def _is_confirmed() -> bool:
 
 def _fill(scoring: Run, dataset: Dataset, source: Source) -> Totals:
     """Score ``dataset``, and write the scores to ``source``."""
-    summary = Summary(scoring.names)
+    summary = Summary(scoring.names, scoring.low)
 
     async def fill() -> None:
         async with aclosing(scoring.rows(dataset)) as rows:
