@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from openai_server import ScriptedOpenAI, estimate_tokens
@@ -36,6 +36,13 @@ SAMPLE = Sample(
 )
 """What the page counts on: four contexts, and a question of three parts."""
 
+CITED = replace(
+    SAMPLE,
+    answer="The report was written by Maria Lee [1]. It was filed on 12 May [2]. It recommends"
+    " raising the eastern breakwater by two metres [4].",
+)
+"""The same with citations, for metrics about them."""
+
 _PARTS = (
     "Who wrote the harbour report?",
     "When was the harbour report filed?",
@@ -52,6 +59,7 @@ _REPLIES: Mapping[str, object] = {
     "accuracy_2": 4,
     "addressed": [1, 1, 1],
     "answer_relevancy_rubric": {"subject": 1, "focus": 1},
+    "citations": [1, 1, 1],
     "compared_statements": {"answer_statements": _JUDGED, "reference_statements": _JUDGED},
     "context_relevance_1": 2,
     "context_relevance_2": 2,
@@ -116,14 +124,16 @@ the machine, so that each counts by itself here.
 """
 
 
-def count(metrics: Iterable[str | Metric], *, share_requests: bool) -> Counts:
-    """Score `SAMPLE` with ``metrics`` and return what that took, embedding requests at most."""
+def count(
+    metrics: Iterable[str | Metric], *, share_requests: bool, sample: Sample = SAMPLE
+) -> Counts:
+    """Score ``sample`` with ``metrics`` and return what that took, embedding requests at most."""
     latency = _APART if share_requests else 0.0
     with ScriptedOpenAI(_reply, _embed, tokens=_tokens, latency=latency, slots=1) as server:
         options: dict[str, Any] = {"base_url": server.base_url, "api_key": "none"}
         evaluation = asyncio.run(
             aevaluate(
-                SAMPLE,
+                sample,
                 metrics,
                 judge=OpenAIJudge("judge", **options),
                 embedder=OpenAIEmbedder("embedder", **options),

@@ -10,7 +10,8 @@ from typing import Any
 
 from rag_eval_otel import metrics as m
 from rag_eval_otel.metrics.base import MISSING, Metric
-from reference.counts import count
+from rag_eval_otel.types import Sample
+from reference.counts import CITED, SAMPLE, count
 
 HERE = Path(__file__).parent
 
@@ -18,6 +19,7 @@ FAMILIES: tuple[tuple[ModuleType, Sequence[Metric]], ...] = (
     (m.relevancy, m.relevancy.RELEVANCY),
     (m.groundedness, m.groundedness.GROUNDED),
     (m.context, m.context.CONTEXT),
+    (m.citations, ()),
     (m.ranking, m.ranking.RANKING),
     (m.correctness, m.correctness.CORRECT),
     (m.custom, ()),
@@ -52,8 +54,10 @@ def _sets() -> str:
     return table(("set", "metrics", *_COUNTED), rows)
 
 
-def _counted(metrics: Sequence[str | Metric]) -> tuple[str, ...]:
-    single, fused = (count(metrics, share_requests=shares) for shares in (False, True))
+def _counted(metrics: Sequence[str | Metric], sample: Sample = SAMPLE) -> tuple[str, ...]:
+    single, fused = (
+        count(metrics, share_requests=shares, sample=sample) for shares in (False, True)
+    )
     requests = (str(single.requests), str(fused.requests))
     return (*requests, single.tokens, fused.tokens, str(fused.embedding_requests))
 
@@ -96,7 +100,8 @@ def _of_your_own() -> Iterator[str]:
 def _row(metric: Metric) -> tuple[str, ...]:
     low, high = m.scale_of(metric)
     span = "its levels" if high - low > 10 else f"{low:g} to {high:g}"
-    return (f"`{metric.name}`", ", ".join(sorted(metric.needs)), span, *_counted([metric]))
+    counted = _counted([metric], CITED if metric.name.startswith("citation") else SAMPLE)
+    return (f"`{metric.name}`", ", ".join(sorted(metric.needs)), span, *counted)
 
 
 def described(metric: Any) -> str:
