@@ -87,30 +87,6 @@ class ClosedError(Exception):
         raise RuntimeError(SECRET)
 
 
-class TracelessError(Exception):
-    """An exception that hides its traceback."""
-
-    @property
-    def __traceback__(self) -> Any:  # type: ignore[override]
-        raise RuntimeError(SECRET)
-
-    @__traceback__.setter
-    def __traceback__(self, value: object) -> None:
-        raise RuntimeError(SECRET)
-
-
-class Nameless(type):
-    """A class of classes without a name."""
-
-    @property
-    def __name__(cls) -> str:
-        raise RuntimeError(SECRET)
-
-
-class UnnamedError(Exception, metaclass=Nameless):
-    """An exception whose class does not tell its name."""
-
-
 class MuteJudgeError(MuteError, JudgeError):
     """An error of a judge that cannot be shown."""
 
@@ -144,8 +120,6 @@ FAULTS: dict[str, Callable[[], object]] = {
     "plain": lambda: thrown(ValueError(SECRET)),
     "mute": lambda: thrown(MuteError(SECRET)),
     "closed": lambda: thrown(ClosedError(SECRET)),
-    "traceless": lambda: thrown(TracelessError(SECRET)),
-    "unnamed": lambda: thrown(UnnamedError(SECRET)),
     "of a judge, mute": lambda: thrown(MuteJudgeError()),
     "by C code": lambda: json.loads(f"{{{SECRET}"),
     "stop": lambda: next(iter(())),
