@@ -257,12 +257,12 @@ class _NotingScorer(TurnScorer):
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
         self.found.append(Outcome(result=reason))
 
-    def refuse_steps(self, steps: Sequence[Step]) -> Ending:
+    def refuse_steps(self, steps: Sequence[Step], trace_id: int = 0) -> dict[Any, Ending]:
         reason = why_none(steps)
         if reason is None:
-            return UNTOUCHED
+            return {}
         self.refuse(reason)
-        return Ending("skipped", reason)
+        return {None: Ending("skipped", reason)}
 
     def drop(self, why: GivenUp, turns: int = 1) -> None:
         raise AssertionError(why, turns)

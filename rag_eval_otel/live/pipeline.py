@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -338,7 +338,8 @@ class Pipeline:
             self.scorer.refuse("evicted")
             return by_id, {}, Ending("skipped", "evicted")
         turns = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
-        root = UNTOUCHED if turns else self.scorer.refuse_steps(steps)
+        endings = {} if turns else self.scorer.refuse_steps(steps)
+        root = endings.get(tree.root.id) or endings.get(None, UNTOUCHED)
         return by_id, {turn.path[-1].id: turn for turn in turns}, root
 
     def sweep(self) -> None:
@@ -368,7 +369,7 @@ class Pipeline:
         """Find the RAG turns in ``trace``, submit them for scoring, and export other held spans."""
         turns: Sequence[Turn] | None = None
         steps: list[Step] = []
-        ending = UNTOUCHED
+        endings: Mapping[Hashable, Ending] = {}
         with self._read_edge:
             for name in filter(None, map(convention_of, trace.spans.values())):
                 self.instruments.tally.add("sources", name)
@@ -386,13 +387,13 @@ class Pipeline:
             if turns:
                 self.instruments.found(len(turns))
             else:
-                ending = self.scorer.refuse_steps(steps)
+                endings = self.scorer.refuse_steps(steps, trace.trace_id)
         for turn in turns:
             with self._read_edge:
                 self.scorer.submit(self._turn_job(trace, turn))
                 continue
             self.scorer.drop("error")
-        self.release_held(trace, ending)
+        self.release_held(trace, endings)
 
     def _turn_job(self, trace: Trace, turn: Turn) -> TurnJob:
         """Return the job that scores ``turn`` for the first held span that can get scores."""
@@ -438,12 +439,13 @@ class Pipeline:
                 turns = trace.count_turns()
                 self.instruments.found(turns)
                 count(turns=turns)
-        self.release_held(trace, ending)
+        self.release_held(trace, {None: ending})
 
-    def release_held(self, trace: Trace, ending: Ending) -> None:
+    def release_held(self, trace: Trace, endings: Mapping[Hashable, Ending]) -> None:
+        """Export the held spans of ``trace``; ``endings`` by span id, None for all others."""
         spans, trace.held = trace.held, {}
-        for held in spans.values():
-            self.store.decide(held, ending)
+        for span_id, held in spans.items():
+            self.store.decide(held, endings.get(span_id) or endings.get(None, UNTOUCHED))
         self.clock.export()
 
     @property

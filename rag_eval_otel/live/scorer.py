@@ -57,7 +57,7 @@ from rag_eval_otel.untrusted import redactor
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-_MOST_NAMES: Final = 1000
+_MOST_NAMES, _NAME_LENGTH = 1000, 200  # that are remembered, the newest; characters
 _GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 
 
@@ -248,7 +248,8 @@ class TurnScorer:
             has_cascade=config.cascade is not None,
         )
         self._recent = RecentTurns()
-        self.retrieving: set[str] = set()  # names of steps that answered after a retrieval
+        self.retrieving: dict[str, None] = {}  # names of steps that answered after a retrieval
+        self._of_turns: dict[int, None] = {}  # ids of traces with a turn
         on_error, raises = instruments.internal_error, config.raise_errors
         self._edge = Edge("evaluation", on_error, raises)
         self._edge_of = cache(lambda sink: Edge("sink", on_error, raises, part=sink))
@@ -267,25 +268,29 @@ class TurnScorer:
             text = "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute"
             self._log.write(f"skipped {reason}", text, reason)
 
-    def refuse_steps(self, steps: Sequence[Step]) -> Ending:
-        """Count a trace without a turn, and return the ending of its span.
+    def refuse_steps(self, steps: Sequence[Step], trace_id: int = 0) -> Mapping[Hashable, Ending]:
+        """Count a trace without a turn, and return the endings of its spans; that of None is all's.
 
-        Only where the same step has retrieved before, an answer without retrieval is told.
+        Only where a step of the same name has retrieved before, an answer without a search is told.
         """
         reason = why_none(steps)
         if reason is None:
-            return UNTOUCHED
-        self.instruments.found()
-        if reason != "no_retrieval" or any(step.recorded for step in steps):
+            return {}
+        recorded = [step for step in steps if step.recorded and reason == "no_retrieval"]
+        if reason != "no_retrieval" or recorded:
+            self.instruments.found()
             self.refuse(reason)
-            return Ending("skipped", reason)
-        step = next((step for step in steps if step.name in self.retrieving), None)
-        if step is None or not step.output:
-            self.instruments.turn("skipped", reason)
-            return UNTOUCHED
-        outcome: Outcome = "declined" if evades(step.output) else "answered"
-        self.instruments.turn("skipped", reason, verdict={semconv.OUTCOME: outcome})
-        return Ending("skipped", reason, outcome=outcome)
+            return {None: _without_search(recorded[-1]) if recorded else Ending("skipped", reason)}
+        known = () if trace_id in self._of_turns else self.retrieving
+        answers = {step.id: step for step in steps if step.name in known and step.output}
+        outer = [step for step in answers.values() if step.parent not in answers]
+        endings: dict[Hashable, Ending] = {step.id: _without_search(step) for step in outer}
+        self.instruments.found(max(1, len(endings)))
+        self.instruments.turn("skipped", reason, turns=0 if endings else 1)
+        for ending in endings.values():
+            verdict = {semconv.OUTCOME: ending.outcome or ""}
+            self.instruments.turn("skipped", reason, verdict=verdict)
+        return endings
 
     def drop(self, why: GivenUp, turns: int = 1) -> None:
         if why == "error":
@@ -294,8 +299,9 @@ class TurnScorer:
             self.instruments.turn("dropped", why, turns=turns)
 
     def submit(self, job: TurnJob) -> None:
-        if job.turn.retrievers and len(self.retrieving) < _MOST_NAMES:
-            self.retrieving.add(job.turn.anchor.name)
+        if job.turn.retrievers:
+            _keep(self.retrieving, job.turn.anchor.name[:_NAME_LENGTH])
+        _keep(self._of_turns, job.span.trace_id)
         if not self.evaluator.submit(job):
             job.give_up("shutdown" if self.evaluator.is_closed else "overload")
 
@@ -423,6 +429,20 @@ class TurnScorer:
             )
             for limit, amount in left
         ]
+
+
+def _keep(names: dict[Any, None], name: str | int) -> None:
+    names.pop(name, None)
+    names[name] = None
+    for oldest in [*islice(names, max(0, len(names) - _MOST_NAMES))]:
+        names.pop(oldest, None)
+
+
+def _without_search(step: Step) -> Ending:
+    outcome: Outcome | None = None
+    if step.output:
+        outcome = "declined" if evades(step.output) else "answered"
+    return Ending("skipped", "no_retrieval", contexts="none", outcome=outcome)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry.trace import SpanContext, TraceFlags
 
@@ -243,22 +243,23 @@ class Engine:
                     message=messages[span.span_id],
                 )
             return
-        ending = self._refused(steps, has_turns=bool(turns))
-        if ending.status is None or not marked:
-            return
+        endings = self._refused(steps, pairs[0][0].trace_id, has_turns=bool(turns))
         tops = [span for span in marked if span.parent_id not in spans] or marked
-        top = min(tops, key=lambda span: span.start)
-        if semconv.EVALUATION_STATUS not in top.attributes:
-            self._write(messages[top.span_id], ending)
+        for span_id, ending in endings.items() if tops else ():
+            span = spans.get(cast("int", span_id)) or min(tops, key=lambda span: span.start)
+            if semconv.EVALUATION_STATUS not in span.attributes:
+                self._write(messages[span.span_id], ending)
 
-    def _refused(self, steps: Sequence[Step] | None, *, has_turns: bool) -> Ending:
-        """Count a trace that is not scored, and return the ending of its span."""
+    def _refused(
+        self, steps: Sequence[Step] | None, trace_id: int, *, has_turns: bool
+    ) -> Mapping[Hashable, Ending]:
+        """Count a trace that is not scored, and return the endings of its spans."""
         if steps is not None and not has_turns:
-            return self.scorer.refuse_steps(steps)
+            return self.scorer.refuse_steps(steps, trace_id)
         reason: SkipReason = "ambiguous" if steps is None else "partial"
         self.instruments.found()
         self.scorer.refuse(reason)
-        return Ending("skipped", reason)
+        return {None: Ending("skipped", reason)}
 
     async def close(self, timeout: float) -> None:
         """Wait for scores and exports for ``timeout`` seconds; what is left then is given up."""

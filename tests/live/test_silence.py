@@ -8,7 +8,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 
-from live import App, answered, attached, generated, retrieved
+from live import KIND, App, answered, attached, generated, remote, retrieved
 from runs import run_chain
 
 STATUS, REASON, OUTCOME = (f"rag.evaluation.{name}" for name in ("status", "reason", "outcome"))
@@ -61,6 +61,38 @@ def test_an_answer_without_retrieval_says_so(
         ]
         assert app.counted() == {("scored", None): 1, ("skipped", "no_retrieval"): 3}
         assert app.each_left_once()
+
+
+def test_each_answer_has_its_own_outcome() -> None:
+    """Two answers without a search are two; none is told in a trace that has a turn."""
+    with attached() as app:
+        by_spans(app)
+        assert app.handle.flush(60)
+        with app.within("web") as web:
+            for said in ("It opens at nine.", "I don't know, the documents do not say."):
+                chain = app.chain(parent=web)
+                app.generate(1, chain)
+                chain.set_attribute("output.value", said)
+                chain.end()
+        around = remote(1)
+        for search in (True, False):
+            chain = app.tracer.start_span(
+                "chain", context=around, attributes={KIND: "CHAIN", **answered(1)}
+            )
+            if search:
+                app.retrieve(1, chain)
+            app.generate(1, chain)
+            chain.end()
+            assert app.handle.flush(60)
+        told = [dict(span.attributes or {}) for span in app.exported()]
+        found = [(t[STATUS], t.get(OUTCOME)) for t in told if STATUS in t]
+        assert sorted(found) == [
+            ("scored", "answered"),
+            ("scored", "answered"),
+            ("skipped", "answered"),
+            ("skipped", "declined"),
+        ]
+        assert app.counted() == {("scored", None): 2, ("skipped", "no_retrieval"): 3}
 
 
 def test_another_step_stays_silent() -> None:
