@@ -231,6 +231,8 @@ class Measurement:
             timeout = Score(name=metric.name, status="error", reason="timeout")
             score = run.result() if run.done() and not run.cancelled() else timeout
             detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
+            if self.redactor and "offsets" in detail:  # places in another text than the answer
+                detail = {name: value for name, value in detail.items() if name != "offsets"}
             score = replace(score, detail=detail, version=f"{definition}/{model}")
             usage = spent[metric.name]
             scores.append(replace(score, usage=usage, cost=cost(usage)))

@@ -46,7 +46,7 @@ _Scored = Literal["scored", "partial", "unscored", "error"]
 HoldStatus = Literal[_Scored, "skipped", "timeout", "overload", "flushed", "shutdown"]
 """The values of ``rag.evaluation.status`` on the exported span of a turn."""
 
-ContextsSource = Literal["retrieval", "tool", "prompt"]
+ContextsSource = Literal["retrieval", "tool", "prompt", "none"]
 
 Outcome = Literal["answered", "declined"]
 """Whether the answer answers the question, or says that it cannot."""
@@ -202,8 +202,10 @@ def _history(value: object) -> tuple[Message, ...]:
         match entry:
             case [str(author), str(said)]:
                 role, text = _ROLES.get(author.lower()), said.strip()
-            case [str(), None | [*_]] if isinstance(item, Mapping):  # calls of tools, images
-                continue
+            case [str(author), None | [*_] as parts] if isinstance(item, Mapping):
+                role = _ROLES.get(author.lower())  # with calls of tools, or images
+                shown = (part.get("text") for part in parts or () if isinstance(part, Mapping))
+                text = "".join(each for each in shown if isinstance(each, str)).strip()
             case _:
                 raise TypeError(f"Sample.history takes {form}, not {type(item).__name__}")
         if role and text and left and len(messages) < _MOST_MESSAGES:
@@ -298,10 +300,12 @@ class Score:
 
         They are half-open, in code points of the answer. None if the places are not known.
         """
-        places, verdicts = self.detail.get("offsets"), self.detail.get("verdicts", ())
-        if places is None or len(places) != len(verdicts):
-            return None
-        return tuple((a, b) for (a, b), flag in zip(places, verdicts, strict=True) if not flag)
+        match self.detail:  # perhaps of a metric that is not ours
+            case {"offsets": [*places], "verdicts": [*verdicts]} if len(places) == len(verdicts):
+                pairs = [pair for pair, flag in zip(places, verdicts, strict=True) if not flag]
+                if all([type(place) for place in pair] == [int, int] for pair in pairs):
+                    return tuple((start, end) for start, end in pairs)
+        return None
 
     def as_dict(self) -> dict[str, Any]:
         """Return ``value`` and all other fields that are not empty, except ``name``, for JSON."""

@@ -181,12 +181,22 @@ def test_places_of_unsupported_sentences() -> None:
     texts = [answer[start:end] for start, end in score.unsupported]
     assert texts == ["- **Zwei** ist   falsch.", "3. ผู้ใช้ต้องเข้าสู่ระบบ"]
     assert evaluated(["context_relevance"]).scores[0].unsupported is None
+    for detail in (
+        {"offsets": 5, "verdicts": 5},
+        {"offsets": ["text"], "verdicts": [0]},
+        {"offsets": [[0]], "verdicts": [0]},
+    ):
+        assert Score(name="own", value=1, detail=detail).unsupported is None
 
 
 def test_history_is_bounded() -> None:
     """The last eight messages of user and assistant are kept, and their last 2,000 characters."""
     many = [("human", f"question {i}") for i in range(10_000)]
     called = {"role": "assistant", "content": None, "tool_calls": []}
+    shown = [{"type": "text", "text": "Who?"}, {"type": "image_url", "image_url": "x"}]
+    assert [m.text for m in Sample(history=[{"role": "user", "content": shown}]).history] == [
+        "Who?"
+    ]
     assert Sample(history=[*many[:1], called]).history == Sample(history=many[:1]).history
     sample = Sample(history=[*many, ("system", "Be good."), {"role": "ai", "content": "x" * 1990}])
     assert [m.role for m in sample.history] == ["user", "assistant"]

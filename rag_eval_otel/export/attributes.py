@@ -105,9 +105,9 @@ def _evidence(evaluation: Evaluation) -> _Optional:
             for_spans[semconv.EVALUATION_UNSUPPORTED] = len(score.unsupported)
             places = [place for pair in score.unsupported for place in pair]
             for_spans[semconv.EVALUATION_OFFSETS] = places or None
-        if "citations" in score.detail:
-            for_spans[semconv.EVALUATION_CITATIONS] = score.detail["citations"]
-            for_spans[semconv.EVALUATION_INVALID] = score.detail["invalid"]
+        if score.name in {"citation_precision", "citation_recall"} and "invalid" in score.detail:
+            for_spans[semconv.EVALUATION_CITATIONS] = int(score.detail["citations"])
+            for_spans[semconv.EVALUATION_INVALID] = int(score.detail["invalid"])
     return for_spans
 
 

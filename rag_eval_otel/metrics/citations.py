@@ -13,11 +13,14 @@ from rag_eval_otel.metrics.base import BaseMetric, in_order, task_about
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
-_MARK = r"(?:\[\^?\d{1,3}(?:[ \t]*[,;][ \t]*\^?\d{1,3})*\]|【\d{1,3}(?:[:†][^】\n]{0,80})?】)"
+_RANK = r"[1-9]\d{0,2}"
+_MARK = rf"(?:\[\^?{_RANK}(?:[ \t]*[,;][ \t]*\^?{_RANK})*\]|【{_RANK}(?:[:†][^】\n]{{0,80}})?】)"
 _MARKER = re.compile(_MARK)
-_AFTER_STOP = re.compile(rf"([.!?…。])[ \t]*((?:{_MARK}[ \t]*)+)")
+_CLOSING = "\"'\u2019\u201d\u00bb)\\]*\u300d\u300f\uff09"
+_STOP = rf"[.!?…।॥\u061f\u06d4。\uff01\uff1f][{_CLOSING}]*"
+_AFTER_STOP = re.compile(rf"({_STOP})\s*((?:{_MARK}[ \t]*)+)")
 _NOTE = re.compile(r"^[ \t]*\[\^?\d{1,3}\]:.*$", re.MULTILINE)  # what a footnote refers to
-_MOST_CITED = 10  # citations of a sentence; a text must not multiply what the judge reads
+_MOST_CITED = 4  # citations of a sentence; a text must not multiply what the judge reads
 
 
 class Cited(NamedTuple):
@@ -45,7 +48,8 @@ def cited_sentences(answer: str) -> list[Cited]:
         marks = (re.split("[:†]", mark)[0] for mark in _MARKER.findall(sentence))
         numbers = dict.fromkeys(int(n) for mark in marks for n in re.findall(r"\d+", mark))
         text = " ".join(_MARKER.sub(" ", sentence).split())
-        cited.append(Cited(text, tuple(numbers)[:_MOST_CITED]))
+        if re.search(r"\w", text):
+            cited.append(Cited(text, tuple(numbers)[:_MOST_CITED]))
     return cited
 
 
@@ -60,7 +64,7 @@ class CitationRecall(BaseMetric):
     Special cases: undefined if the answer has no marker (``no_citations``), or if the judge leaves
     out a verdict (``judge_incomplete``); 0 without contexts (``no_context``).
 
-    Source: citation recall in ALCE (Gao et al. 2023). Of one sentence, ten citations count.
+    Source: citation recall in ALCE (Gao et al. 2023). Of one sentence, four citations count.
     """
 
     name: str = "citation_recall"

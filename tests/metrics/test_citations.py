@@ -32,7 +32,18 @@ CONTEXTS = [f"Fact {number} is true." for number in range(1, 6)]
         ("罗马很古老[1]。它很大。[2]", [("罗马很古老 。", (1,)), ("它很大 。", (2,))]),
         ("- Rome is old [1]\n- It is big [2]", [("Rome is old", (1,)), ("It is big", (2,))]),
         ("Rome is old (1) [see p. 2] [a].", [("Rome is old (1) [see p. 2] [a].", ())]),
-        ("[1]", [("", (1,))]),
+        ("[1]", []),
+        ("Rome is old.\n[1]", [("Rome is old .", (1,))]),
+        (
+            "**Rome is old.** [1] **It is big.** [2]",
+            [("**Rome is old .**", (1,)), ("**It is big .**", (2,))],
+        ),
+        (
+            'He said "yes." [1] Then he left. [2]',
+            [('He said "yes ."', (1,)), ("Then he left .", (2,))],
+        ),
+        ("نعم؟ [1] لا. [2]", [("نعم ؟", (1,)), ("لا .", (2,))]),
+        ("It is [0] so.", [("It is [0] so.", ())]),
     ],
 )
 def test_markers(answer: str, cited: list[tuple[str, tuple[int, ...]]]) -> None:
