@@ -584,6 +584,8 @@ def _query(turn: Turn, question: str) -> str | None:
 def _history(turn: Turn, generator: Step | None, question: str) -> tuple[Message, ...]:
     """Return the messages before ``question``; none, if it is not clear which they are."""
     recorded = [step for step in turn.path if "history" in step.recorded]
+    # Examples in a prompt look like earlier messages.
+    recorded = recorded or [step for step in turn.path if step.keeps_history]
     searched = [one.input for one in turn.retrievers]
     drafts = [call.output for call in turn.calls]
     calls = [call for call in turn.calls if generator is not None and call.id == generator.id]

@@ -83,6 +83,7 @@ class Step:
     windows: Mapping[str, str] = field(default_factory=dict)  # longer texts, by those of documents
     own_messages: tuple[str, ...] = ()  # in the prompt, by the LLM itself
     history: tuple[Message, ...] = ()  # of user and assistant, before the last message of the user
+    keeps_history: bool = False  # whether the application has the history beside the question
     input_texts: tuple[str, ...] = ()  # all in the input of a chain; ``input`` may be none of them
     output_texts: tuple[str, ...] = ()
     documents_seen: tuple[Passage, ...] = ()  # in the input and the output of a chain
@@ -188,6 +189,7 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
         input_texts=_texts_in(inputs),
         output_texts=_texts_in(outputs),
         history=history_in(inputs),
+        keeps_history=isinstance(at(inputs, "chat_history"), list),
         deferred=output is None and _ANSWERS_LATER.search(view.scope) is not None,
         documents_seen=(*given, *returned),
         documents_given=given,

@@ -152,6 +152,36 @@ def test_a_recorded_history() -> None:
     assert told == [("user: Who built it?", "assistant: Bo."), ()]
 
 
+def test_the_last_call_counts() -> None:
+    """A later question without history takes the earlier one away; no text breaks the export."""
+    judge = Noting()
+    with attached(judge=judge, metrics=["context_relevance"]) as app:
+        with app.provider.get_tracer("app").start_as_current_span("ask"):
+            record_question("And when?", history=[("user", "Who \ud800?")])
+            record_question("When was it built?")
+            record_retrieval("And when?", ["Bo built it in 1890."])
+            record_answer("In 1890.")
+        assert app.handle.flush(60)
+        assert [texts.get("history") for texts in judge.shown] == [None]
+
+
+def test_examples_in_a_prompt_are_no_history() -> None:
+    """Where the application has the history beside the question, other messages are none of it."""
+    examples = [("user", "What is 2 + 2?"), ("assistant", "4."), ("user", "{question}")]
+    prompt = ChatPromptTemplate.from_messages([("system", "Use this: {context}"), *examples])
+    model, judge = FakeListChatModel(responses=["In 1890."]), Noting()
+
+    def answer(inputs: dict[str, Any]) -> str:
+        context = Shelf().invoke(inputs["question"])[0].page_content
+        return (prompt | model | StrOutputParser()).invoke({**inputs, "context": context})
+
+    with attached(judge=judge, metrics=["context_relevance"]) as app:
+        inputs = {"question": "When was it built?", "chat_history": []}
+        RunnableLambda(answer).invoke(inputs, {"callbacks": [app.handle.callback]})
+        assert app.handle.flush(60)
+    assert [texts.get("history") for texts in judge.shown] == [None]
+
+
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared recordings are not here")
 def test_recorded_conversations() -> None:
     """Of all recordings, those of conversations have a history, exact; most have the query, too."""

@@ -192,7 +192,8 @@ def _openinference_step(view: Span, of: Kind) -> Step:
         inputs, outputs = query_of(inputs), answer_of_components(outputs)
     step = build.chain(view, of, inputs=inputs, outputs=_answers(outputs))
     listed = raw.get("documents") if isinstance(raw, Mapping) else None
-    reprs = [_DOCUMENT.match(item) for item in listed or () if isinstance(item, str)]
+    items = listed if isinstance(listed, list) else []
+    reprs = [_DOCUMENT.match(item) for item in items if isinstance(item, str)]
     return replace(step, kept_ids=tuple(match[1] for match in reprs if match is not None))
 
 
