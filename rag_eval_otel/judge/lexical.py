@@ -394,6 +394,7 @@ _WINDOW = 5  # words after "what" among which its noun is searched
 _TELLS, _LONG = 5, 40  # words: a longer answer may give several kinds, a very long one any
 _MAX_ASKED = 12  # most words of an answer in a question generated from it
 _TOPIC, _BY_USER = 4, 3.0  # words of a topic; weight of a user's message beside the assistant's
+_NAMED_BY = 2  # words of the topic in a stand-alone question
 _GIVES, _UNKNOWN = 0.15, 0.5  # weight of the kind of thing in a context; value if not recognisable
 _COVERING = 0.62  # power that turns a share of .33 (few contexts below it serve) into a half
 _ABOUT, _ASKS = 0.75, 0.25  # weights of the words of a question, and of the kind of thing
@@ -686,7 +687,7 @@ class Answers:
     def to_standalone_question(self) -> say.Reply:
         known = keys_of(self.question)
         named = [text for key, (text, _) in self.topic.items() if key not in known]
-        return say.StandaloneQuestion(question=" ".join([self.question, *named]))
+        return say.StandaloneQuestion(question=" ".join([self.question, *named[:_NAMED_BY]]))
 
     def to_similarities(self) -> say.Reply:
         near = (similarity(self.question, question) for question in self.task.texts("questions"))

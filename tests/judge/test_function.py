@@ -92,4 +92,5 @@ def test_live_options_take_a_function() -> None:
         return slow(prompt)
 
     handle = instrument(tracer_provider=TracerProvider(), judge=judge, drift=False)
+    assert handle.stats.captured == 0
     handle.shutdown()
