@@ -176,7 +176,8 @@ def _texts(span: ReceivedSpan) -> str:
 
 def _events(seen: Seen) -> list[Any]:
     logs = seen.receiver.logs()
-    return [log for log in logs if log.event_name == "gen_ai.evaluation.result"]
+    scores = (log for log in logs if log.event_name == "gen_ai.evaluation.result")
+    return [log for log in scores if log.attributes["gen_ai.evaluation.name"] in METRICS]
 
 
 @pytest.fixture(params=PROTOCOLS)

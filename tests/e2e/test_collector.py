@@ -168,11 +168,15 @@ def exemplars(address: str) -> set[str]:
 
 
 def test_each_score_is_an_event_in_the_log_store(seen: Seen) -> None:
-    """Events are not sampled: each score of every turn has one."""
+    """Events are not sampled: each score of every turn has one, and so has its outcome."""
     turns = GOOD_TURNS + BAD_TURNS
-    seen.backend.wait_for(lambda store: len(store.logs()) >= turns * METRICS, 60)
-    events = Counter(log.event_name for log in seen.backend.logs())
-    assert events == {"gen_ai.evaluation.result": turns * METRICS}
+    seen.backend.wait_for(lambda store: len(store.logs()) >= turns * (METRICS + 1), 60)
+    logs = seen.backend.logs()
+    assert {log.event_name for log in logs} == {"gen_ai.evaluation.result"}
+    events = Counter(log.attributes["gen_ai.evaluation.name"] for log in logs)
+    del events["cause"]  # of some turns
+    assert set(events.values()) == {turns}
+    assert len(events) == METRICS + 1
 
 
 def test_all_spans_of_concurrent_requests_are_counted(seen: Seen) -> None:

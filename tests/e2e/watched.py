@@ -142,13 +142,13 @@ class Watched:
 
     def _outcomes(self) -> Counter[tuple[str, str | None]]:
         self.providers.meter_provider.force_flush()
-        return Counter(
-            {
-                (str(p.attributes["status"]), p.attributes.get("reason")): int(p.value or 0)
-                for p in self.receiver.metrics()
-                if p.name == "rag.evaluation.turns"
-            }
-        )
+        points = (p for p in self.receiver.metrics() if p.name == "rag.evaluation.turns")
+        newest = {frozenset(point.attributes.items()): point for point in points}
+        counts = Counter[tuple[str, str | None]]()
+        for point in newest.values():
+            of = (str(point.attributes["status"]), point.attributes.get("reason"))
+            counts[of] += int(point.value or 0)
+        return counts
 
 
 def _truth(question: str) -> Truth:
