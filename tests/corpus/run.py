@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,8 +204,13 @@ def _outcomes(reader: InMemoryMetricReader) -> Counter[str]:
     return found
 
 
-def _points(points: Sequence[Any]) -> Mapping[str, int]:
-    return {str(p.attributes.get("reason") or p.attributes["status"]): int(p.value) for p in points}
+def _points(points: Sequence[Any]) -> Counter[str]:
+    counts = Counter[str]()
+    for point in points:
+        counts[str(point.attributes.get("reason") or point.attributes["status"])] += int(
+            point.value
+        )
+    return counts
 
 
 @contextmanager
