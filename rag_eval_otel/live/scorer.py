@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import re
 import time
 import zlib
 from collections import OrderedDict, defaultdict
@@ -57,6 +58,7 @@ from rag_eval_otel.untrusted import redactor
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
+_COMMON: Final = re.compile(r"Runnable|haystack\.pipeline")  # names of all chains of a framework
 _MOST_NAMES, _NAME_LENGTH = 1000, 200  # that are remembered, the newest; characters
 _GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 
@@ -299,8 +301,9 @@ class TurnScorer:
             self.instruments.turn("dropped", why, turns=turns)
 
     def submit(self, job: TurnJob) -> None:
-        if job.turn.retrievers:
-            _keep(self.retrieving, job.turn.anchor.name[:_NAME_LENGTH])
+        name = job.turn.anchor.name[:_NAME_LENGTH]
+        if job.turn.retrievers and not _COMMON.search(name):
+            _keep(self.retrieving, name)
         _keep(self._of_turns, job.span.trace_id)
         if not self.evaluator.submit(job):
             job.give_up("shutdown" if self.evaluator.is_closed else "overload")

@@ -90,10 +90,10 @@ def test_probabilities_are_those_of_the_model(nli: Path, reranker: Path) -> None
     texts = ("Albert Einstein was born .", "He was born at Ulm .")
     pairs = [(text, claim) for text in texts for claim in ("Einstein was born", "1879 ?", "why")]
     for folder in (nli, reranker):
-        found = Classifier(folder, device="cpu", batch_size=4).probabilities(pairs)
+        found = Classifier(folder, None, device="cpu", batch=4).probabilities(pairs)
         assert list(found) == pairs
         assert list(found.values()) == pytest.approx(reference(folder, pairs), abs=1e-5)
-    relevances = Classifier(reranker, device="cpu").relevances(pairs)
+    relevances = Classifier(reranker, None, device="cpu", batch=4).relevances(pairs)
     flipped = [(claim, text) for text, claim in pairs]
     assert list(relevances.values()) == pytest.approx(reference(reranker, flipped), abs=1e-5)
 
@@ -102,7 +102,7 @@ def test_windows_fit_the_model(nli: Path) -> None:
     """A long context is read in windows without truncation."""
     claim = "Einstein was born"
     text = " ".join(WORDS[i % len(WORDS)] for i in range(400))
-    classifier = Classifier(nli, device="cpu")
+    classifier = Classifier(nli, None, device="cpu", batch=4)
     windows = list(classifier._windows(text, claim))  # noqa: SLF001
     assert classifier.length == POSITIONS
     tokenizer = transformers.AutoTokenizer.from_pretrained(nli)
