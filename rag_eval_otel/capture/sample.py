@@ -583,23 +583,30 @@ def _query(turn: Turn, question: str) -> str | None:
 
 def _history(turn: Turn, generator: Step | None, question: str) -> tuple[Message, ...]:
     """Return the messages before ``question``; none, if it is not clear which they are."""
-    recorded = [step for step in turn.path if "history" in step.recorded]
-    # Examples in a prompt look like earlier messages.
-    recorded = recorded or [step for step in turn.path if step.keeps_history]
-    searched = [one.input for one in turn.retrievers]
+    stated = [step for step in turn.path if "history" in step.recorded]
+    # Else examples in a prompt would count, which look like earlier messages.
+    stated = stated or [step for step in turn.path if step.keeps_history]
+    if stated:
+        return _before(question, stated[0].history)
+    queries = [one.input for one in turn.retrievers]
     drafts = [call.output for call in turn.calls]
     calls = [call for call in turn.calls if generator is not None and call.id == generator.id]
-    for step in recorded or (*calls, *reversed(turn.path)):
-        asked = step.input or ""
-        is_asked = is_in(question, asked) or any(is_in(query, asked) for query in searched)
+    for step in (*calls, *reversed(turn.path)):
+        asks = any(is_in(text, step.input) for text in (question, *queries))
         own = [text for role, text in step.history if role == "assistant"]
-        if recorded or (is_asked and not any(is_same(a, b) for a in own for b in drafts)):
-            history = [*step.history]
-            while history and history[-1].role == "user" and is_in(question, history[-1].text):
-                history.pop()
-            if history or recorded:
-                return tuple(history)
+        has_drafts = any(is_same(text, draft) for text in own for draft in drafts)
+        history = _before(question, step.history) if asks and not has_drafts else ()
+        if history:
+            return history
     return ()
+
+
+def _before(question: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return ``messages`` without the ``question`` at their end."""
+    kept = [*messages]
+    while kept and kept[-1].role == "user" and is_in(question, kept[-1].text):
+        kept.pop()
+    return tuple(kept)
 
 
 # --- whether all parts fit together ---------------------------------------------------------------

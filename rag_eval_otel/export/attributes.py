@@ -99,16 +99,16 @@ def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
 
 def _evidence(evaluation: Evaluation) -> _Optional:
     """Return the places of unsupported sentences and the counts of citations, without texts."""
-    for_spans: dict[str, AttributeValue | None] = {}
+    attributes: dict[str, AttributeValue | None] = {}
     for score in evaluation.scores:
-        if score.unsupported is not None and semconv.EVALUATION_UNSUPPORTED not in for_spans:
-            for_spans[semconv.EVALUATION_UNSUPPORTED] = len(score.unsupported)
+        if score.unsupported is not None and semconv.EVALUATION_UNSUPPORTED not in attributes:
+            attributes[semconv.EVALUATION_UNSUPPORTED] = len(score.unsupported)
             places = [place for pair in score.unsupported for place in pair]
-            for_spans[semconv.EVALUATION_OFFSETS] = places or None
+            attributes[semconv.EVALUATION_OFFSETS] = places or None
         if score.name in {"citation_precision", "citation_recall"} and "invalid" in score.detail:
-            for_spans[semconv.EVALUATION_CITATIONS] = int(score.detail["citations"])
-            for_spans[semconv.EVALUATION_INVALID] = int(score.detail["invalid"])
-    return for_spans
+            attributes[semconv.EVALUATION_CITATIONS] = int(score.detail["citations"])
+            attributes[semconv.EVALUATION_INVALID] = int(score.detail["invalid"])
+    return attributes
 
 
 def _spent(usage: Usage, cost: float | None, currency: str) -> _Optional:

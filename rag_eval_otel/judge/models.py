@@ -62,8 +62,8 @@ def build_live_embedder(config: Config) -> Embedder:
 
 
 def _plain(part: Part, given: object) -> Any:
-    _, _, offline, client, adapter = _MODELS[part]
-    if part == "judge" and callable(given) and not {"reply", "ainvoke"} & {*dir(given)}:
+    own, langchain, offline, client, adapter = _MODELS[part]
+    if part == "judge" and callable(given) and not any(hasattr(given, n) for n in (own, langchain)):
         return FunctionJudge(given)
     if not isinstance(given, str):
         return given if _is_ours(part, given) else adapter(given)

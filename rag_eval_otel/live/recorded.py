@@ -58,12 +58,10 @@ def record_question(text: str, *, history: Messages = ()) -> None:
     _record_text("record_question", text, part="input", attribute=semconv.QUESTION)
     with _edge("record", raise_errors=raises_errors()):
         messages, run = Sample(history=history).history, _active_run()
-        known: Any = run.said if run is not None else getattr(get_current_span(), "attributes", {})
-        if not messages and semconv.HISTORY not in (known or {}) and "history" not in (known or {}):
-            return
         if run is not None:
-            run.said = {**(run.said or {}), "history": messages}
-        else:
+            if messages or "history" in (run.said or {}):
+                run.said = {**(run.said or {}), "history": messages}
+        elif messages or semconv.HISTORY in (getattr(get_current_span(), "attributes", None) or {}):
             entries = [{"role": role, "content": said} for role, said in messages]
             written = exportable(json.dumps(entries, ensure_ascii=False))
             _current_span("record_question").set_attribute(semconv.HISTORY, written)

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
 _COMMON: Final = re.compile(r"Runnable|haystack\.pipeline")  # names of all chains of a framework
-_MOST_NAMES, _NAME_LENGTH = 1000, 200  # that are remembered, the newest; characters
+_MOST_NAMES, _NAME_LENGTH = 1000, 200  # that are remembered; characters
 _GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
 
 
@@ -250,8 +250,8 @@ class TurnScorer:
             has_cascade=config.cascade is not None,
         )
         self._recent = RecentTurns()
-        self.retrieving: dict[str, None] = {}  # names of steps that answered after a retrieval
-        self._of_turns: dict[int, None] = {}  # ids of traces with a turn
+        self.retrieving: set[str] = set()  # names of steps that answered after a retrieval
+        self._of_turns: set[int] = set()  # ids of traces with a turn
         on_error, raises = instruments.internal_error, config.raise_errors
         self._edge = Edge("evaluation", on_error, raises)
         self._edge_of = cache(lambda sink: Edge("sink", on_error, raises, part=sink))
@@ -270,10 +270,12 @@ class TurnScorer:
             text = "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute"
             self._log.write(f"skipped {reason}", text, reason)
 
-    def refuse_steps(self, steps: Sequence[Step], trace_id: int = 0) -> Mapping[Hashable, Ending]:
-        """Count a trace without a turn, and return the endings of its spans; that of None is all's.
+    def refuse_steps(
+        self, steps: Sequence[Step], trace_id: int | None = None
+    ) -> Mapping[Hashable, Ending]:
+        """Count a trace without a turn; return endings by span id, that of the others under None.
 
-        Only where a step of the same name has retrieved before, an answer without a search is told.
+        An answer without a search has an ending if a step of its name has retrieved before.
         """
         reason = why_none(steps)
         if reason is None:
@@ -303,8 +305,8 @@ class TurnScorer:
     def submit(self, job: TurnJob) -> None:
         name = job.turn.anchor.name[:_NAME_LENGTH]
         if job.turn.retrievers and not _COMMON.search(name):
-            _keep(self.retrieving, name)
-        _keep(self._of_turns, job.span.trace_id)
+            _remember(self.retrieving, name)
+        _remember(self._of_turns, job.span.trace_id)
         if not self.evaluator.submit(job):
             job.give_up("shutdown" if self.evaluator.is_closed else "overload")
 
@@ -434,11 +436,11 @@ class TurnScorer:
         ]
 
 
-def _keep(names: dict[Any, None], name: str | int) -> None:
-    names.pop(name, None)
-    names[name] = None
-    for oldest in [*islice(names, max(0, len(names) - _MOST_NAMES))]:
-        names.pop(oldest, None)
+def _remember(names: set[Any], name: str | int) -> None:
+    """Add ``name``; what is full is emptied, because several threads add and look up."""
+    if len(names) >= _MOST_NAMES:
+        names.clear()
+    names.add(name)
 
 
 def _without_search(step: Step) -> Ending:

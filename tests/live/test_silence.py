@@ -95,6 +95,16 @@ def test_each_answer_has_its_own_outcome() -> None:
         assert app.counted() == {("scored", None): 2, ("skipped", "no_retrieval"): 3}
 
 
+def test_names_are_bounded() -> None:
+    """Of chains that retrieve, at most a thousand names are remembered, and the newest is one."""
+    with attached() as app:
+        scorer = app.pipeline.scorer
+        scorer.retrieving.update(f"old {number}" for number in range(1000))
+        by_runs(app)
+        assert app.handle.flush(60)
+        assert scorer.retrieving == {"chain"}
+
+
 def test_another_step_stays_silent() -> None:
     """A model call of another chain has no attribute, although this one has retrieved."""
     with attached() as app:
