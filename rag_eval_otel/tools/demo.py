@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import zlib
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from langchain_core.documents import Document
@@ -98,10 +99,6 @@ class HandbookModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "handbook"
 
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return {"model_name": self.model_name}
-
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -146,15 +143,15 @@ add_options = partial(add_all, options=_OPTIONS)
 
 def run(options: argparse.Namespace) -> int:
     has_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    colour = {"paint": _coloured} if has_colour else {}
-    judge = {"judge": options.judge} if options.judge else {}
-    return run_demo(judge, write=sys.stdout.write, **colour)
+
+    def write(text: str) -> None:
+        sys.stdout.write(text if has_colour else re.sub("\x1b\\[[0-9;]*m", "", text))
+
+    return run_demo({"judge": options.judge} if options.judge else {}, write=write)
 
 
 _SCORE_SECONDS = 120.0  # a judge over the network may be slow
 _TEST_SECONDS = 5.0  # the time limit of a test export
-Paint: TypeAlias = Callable[[str, str], str]
-"""Returns a text with the colour of ``pass``, ``fail`` or ``dim``."""
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
 _WHY = {
     "unsupported": "no context supports what is marked",
@@ -169,40 +166,40 @@ _NEXT = """\
 Your own application: RagEvalCallbackHandler() for LangChain, instrument() beside an instrumentation
 (README.md). The scores are on the spans, in attributes rag.evaluation.*: see them in your backend
 with OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318, or with dashboards and alerts: make look"""
-_COLOURS = {"pass": "32", "fail": "1;31", "dim": "2"}  # ANSI: green, bold red, faint
+_COLOURS = {"pass": "32", "fail": "1;31"}  # ANSI: green, bold red; else faint
 
 
-def _coloured(text: str, style: str) -> str:
-    return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m"
+def _paint(text: str, style: str | None) -> str:
+    return f"\x1b[{_COLOURS.get(style or '', '2')}m{text}\x1b[0m"
 
 
 def _on(spans: Sequence[ReadableSpan], attribute: str) -> Any:
     return (spans[0].attributes or {}).get(attribute)
 
 
-def _bars(spans: Sequence[ReadableSpan], paint: Paint) -> Iterator[str]:
+def _bars(spans: Sequence[ReadableSpan]) -> Iterator[str]:
     for name in _METRICS:
         score, label, reason = (
             _on(spans, semconv.metric_attribute(name, leaf))
             for leaf in (semconv.LEAF_SCORE, semconv.LEAF_LABEL, semconv.LEAF_REASON)
         )
         bar = "" if score is None else f"{'█' * round(10 * score):·<10} {score:.2f}"
-        yield f"      {name:<22} " + paint(bar or f"no score: {reason}", label or "dim")
+        yield f"      {name:<22} " + _paint(bar or f"no score: {reason}", label)
 
 
-def _lines(turn: Turn, spans: Sequence[ReadableSpan], paint: Paint) -> Iterator[str]:
+def _lines(turn: Turn, spans: Sequence[ReadableSpan]) -> Iterator[str]:
     label = _on(spans, semconv.EVALUATION_LABEL) or _on(spans, semconv.EVALUATION_STATUS)
-    yield f"{paint(f'{label:<5}', label if label in _COLOURS else 'dim')} {turn.question}"
+    yield f"{_paint(f'{label:<5}', label)} {turn.question}"
     if label == "pass":
         return
     answer, places = turn.answer, _on(spans, semconv.EVALUATION_OFFSETS) or ()
     for start, end in reversed([*zip(places[::2], places[1::2], strict=True)]):
-        answer = f"{answer[:start]}{paint(f'[{answer[start:end]}]', 'fail')}{answer[end:]}"
+        answer = f"{answer[:start]}{_paint(f'[{answer[start:end]}]', 'fail')}{answer[end:]}"
     cause = _on(spans, semconv.EVALUATION_CAUSE)
     yield f"      {answer}"
     if cause in _WHY:
         yield f"      {cause}: {_WHY[cause]}"
-    yield from _bars(spans, paint)
+    yield from _bars(spans)
 
 
 def _totals(traces: Sequence[Sequence[ReadableSpan]], counts: Mapping[str, int]) -> Iterator[str]:
@@ -211,12 +208,7 @@ def _totals(traces: Sequence[Sequence[ReadableSpan]], counts: Mapping[str, int])
     yield f"{len(traces)} turns ({outcomes}), {passed} pass"
 
 
-def run_demo(
-    options: Mapping[str, Any],
-    *,
-    write: Callable[[str], object],
-    paint: Paint = lambda text, _: text,
-) -> int:
+def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> int:
     """Ask the demo's questions and print the scores. Return 0 if all were exported with scores."""
     config = Config.from_env(**{"hold_seconds": _SCORE_SECONDS, **options})
     exporter, answers = InMemorySpanExporter(), _test_exports()
@@ -250,7 +242,7 @@ def run_demo(
         key=lambda each: _on(each[1], semconv.EVALUATION_LABEL) == "pass",
     )
     remarks = [*_elsewhere(answers), *([_LEXICAL] if config.judge == "lexical" else []), _NEXT]
-    lines = [line for turn, spans in turns for line in _lines(turn, spans, paint)]
+    lines = [line for turn, spans in turns for line in _lines(turn, spans)]
     write("\n".join([*lines, "", *_totals(whole, counts), *remarks, ""]))
     scored = [spans for spans in whole if _on(spans, semconv.EVALUATION_STATUS) == "scored"]
     return 0 if len(scored) == len(whole) == len(TURNS) else 1

@@ -23,13 +23,14 @@ from rag_eval_otel.types import Evaluation, Passage, Sample
 def test_failures_come_first_and_say_why() -> None:
     """At most a screen: each turn with its label, failures with the reason and marked sentences."""
     written: list[str] = []
-    assert run_demo({}, write=written.append, paint=lambda text, style: f"<{style}>{text}") == 0
+    assert run_demo({}, write=written.append) == 0
     text = "".join(written)
-    asked = re.findall(r"^<(pass|fail)>\1  (.+)$", text, re.MULTILINE)
+    assert "\x1b[1;31m[Larkfield pays 400 euros" in text
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    asked = re.findall(r"^(pass|fail)  (.+)$", text, re.MULTILINE)
     labels = [label for label, _ in asked]
     assert labels == sorted(labels)
     assert {question for _, question in asked} == {turn.question for turn in TURNS}
-    assert "<fail>[Larkfield pays 400 euros" in text
     assert "unsupported: no context supports" in text
     assert "no score: no_claims" in text
     assert text.count("      faithfulness") == labels.count("fail")
