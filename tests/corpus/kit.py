@@ -76,7 +76,7 @@ class Truth:
         return _squeezed(self.question), contexts, _one_line(self.answer)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class App:
     """A runnable application with its truths; its docstring names the page that it follows."""
 

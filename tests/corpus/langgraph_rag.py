@@ -148,6 +148,26 @@ async def chain_inside_a_node(config: Config, question: str, answer: str) -> Non
         pass
 
 
+@turn(
+    "Who needs a permission?", (PETS,), "Owners of dogs.", needs=("langgraph>=1.2", "python>=3.11")
+)
+async def events_of_version_3(config: Config, question: str, answer: str) -> None:
+    """LangGraph: `astream_events` of version 3, where a message is a list of blocks."""
+    rules, llm = retriever(*HOUSE, k=1), model(answer)
+
+    def search(state: Live) -> dict[str, Any]:
+        return {
+            "kb": [d.page_content for d in rules.invoke(f"{state['user_msg']} permission dogs")]
+        }
+
+    def respond(state: Live) -> dict[str, Any]:
+        return {"bot_msg": text_of(llm.invoke(f"{state['kb'][0]}\n{state['user_msg']}"))}
+
+    graph = in_a_row(Live, search, respond)
+    async for _ in await graph.astream_events({"user_msg": question}, config, version="v3"):
+        pass
+
+
 class GradeDocuments(BaseModel):
     """Grade documents using a binary score for relevance."""
 

@@ -102,7 +102,7 @@ def judge(app: App, seen: Seen, via: str) -> Verdict:
     """
     if seen.error:
         return Verdict(app=app, kind="failed", reason=seen.error)
-    missed, extra = _match(app, seen.samples)
+    missed, extra = match(app, seen.samples)
     reason = ", ".join(f"{name} x{number}" for name, number in sorted(seen.outcomes.items()))
     if extra:
         kind = "wrong" if app.truths else "false positive"
@@ -122,7 +122,8 @@ def _is_knowable(app: App, missed: Sequence[Truth], seen: Seen, via: str) -> boo
     return via == "callback" or all(is_recorded(truth, seen.spans) for truth in missed)
 
 
-def _match(app: App, samples: Sequence[Truth]) -> tuple[list[Truth], list[Truth]]:
+def match(app: App, samples: Sequence[Truth]) -> tuple[list[Truth], list[Truth]]:
+    """Return the truths without a sample, and the samples that none of the truths states."""
     missed, free, extra = list(app.truths), list(app.optional), []
     for sample in samples:
         told = (sample.question, sample.contexts, sample.answer)
@@ -169,7 +170,7 @@ def run_app(app: App, source: Source, **options: Any) -> Seen:
         handle.flush(PATIENCE)
     handle.shutdown()
     seen = Seen(
-        samples=[_told(sample) for sample in samples],
+        samples=[as_truth(sample) for sample in samples],
         outcomes=_outcomes(reader),
         spans=exporter.get_finished_spans(),
         error=error,
@@ -188,7 +189,7 @@ def _call(app: App, config: dict[str, Any]) -> str:
     return ""
 
 
-def _told(sample: Sample) -> Truth:
+def as_truth(sample: Sample) -> Truth:
     contexts = tuple(passage.text for passage in sample.contexts or ())
     return Truth(sample.question or "", contexts, sample.answer or "")
 
