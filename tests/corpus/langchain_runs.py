@@ -25,7 +25,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from .kit import NOWHERE, SPANS, V1, Config, Truth, app, turn
+from .kit import SPANS, V1, Config, Truth, app, turn
 from .langchain_kit import (
     KeywordRetriever,
     Scripted,
@@ -271,13 +271,6 @@ def two_chains_in_parallel(config: Config) -> None:
         depth=(lambda _: questions[1]) | sailor().with_config(run_name="depth"),
     )
     both.invoke("Compare a nautical mile and a fathom.", config)
-
-
-@turn("fathom", (FATHOM, MILE), "Six feet.", not_on_spans=NOWHERE)
-def plain_functions(config: Config, question: str, answer: str) -> None:
-    """Plain functions with a retriever and a model, without any chain."""
-    text = lines(retriever(FATHOM, MILE).invoke(question, config))
-    model(answer).invoke([("system", text), ("human", question)], config)
 
 
 PLANNING = """Component One: Planning
