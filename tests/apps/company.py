@@ -22,7 +22,6 @@ SPARS = "How many years of warranty do broken spars have?"
 TOWING = "Which kite tows small boats?"
 SAILMAKER = "Which sailmaker founded Borealis Kites?"
 REPAIRS = "Where is the workshop in Bergen open on Thursday?"
-HANDBOOK = "Tell me all that matters about Borealis Kites."
 GREETING = "Good morning!"
 QUESTIONS = (FOUNDED, REFUND, SPARS, TOWING, SAILMAKER)
 
@@ -33,7 +32,6 @@ ANSWERS = {
     TOWING: "The Fulmar tows small boats.",
     SAILMAKER: "The sailmaker Ada Lindqvist did.",
     REPAIRS: "It repairs spars on Thursday afternoons.",
-    HANDBOOK: "A company of 1987 with kites, refunds and repairs.",
     GREETING: "Good morning to you.",
 }
 

@@ -161,7 +161,7 @@ def _truth(question: str) -> Truth:
 
 QUESTIONS = (company.FOUNDED, company.SPARS, company.TOWING, company.SAILMAKER)
 """Of those no two pages come second, which every vector store would order in its own way."""
-TRUTHS = {question: _truth(question) for question in (*QUESTIONS, company.HANDBOOK)}
+TRUTHS = {question: _truth(question) for question in QUESTIONS}
 
 
 def truth_on(span: ReceivedSpan) -> Truth:
