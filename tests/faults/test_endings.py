@@ -224,24 +224,6 @@ def test_fault_flush_with_an_exporter_that_hangs(row: Row) -> None:
         row.measured("flush, force_flush", "False")
 
 
-@pytest.mark.fault("provider later", expected="OpenTelemetry warns that it keeps the first one")
-def test_fault_provider_later_the_application_sets_its_provider_after_instrument(row: Row) -> None:
-    """OpenTelemetry refuses a second provider, so `instrument` must come after it."""
-    script = """
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from rag_eval_otel import instrument
-instrument()
-trace.set_tracer_provider(TracerProvider())
-"""
-    with stage() as found:
-        status, _, errors = found.run(script)
-    assert status == 0
-    refusal = "Overriding of current TracerProvider is not allowed"
-    row.measured("warnings", errors.count(refusal))
-    assert refusal in errors
-
-
 FORKED = """
 child = multiprocessing.get_context("fork").Process(target=made, args=(3,))
 child.start(); child.join()

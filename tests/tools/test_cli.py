@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jinja2 import DictLoader
 
 from offline import asked_rows
 from openai_server import ScriptedOpenAI
@@ -300,15 +299,6 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         main([name, "--help"])
     description = registered()[name].load().DESCRIPTION
     assert description.split("\n")[0] in capsys.readouterr().out
-
-
-def test_data_of_the_package_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An install that lacks its templates gets the name of the file, and no traceback."""
-    monkeypatch.setattr("rag_eval_otel.tools.rules.PackageLoader", lambda _: DictLoader({}))
-    assert main(["rules", "--slo", ".95"]) == 1
-    assert capsys.readouterr().err == "rag-eval-otel: rules.yaml\n"
 
 
 ROW = {"question": "When?", "contexts": ["In 1879."], "answer": "In 1879.", "score": 0.5}

@@ -14,7 +14,6 @@ from otlp_receiver import OtlpReceiver
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.demo import TURNS, Turn, build_app, run_demo
 from rag_eval_otel.types import Evaluation, Passage, Sample
 
@@ -74,15 +73,6 @@ def test_missing_scores_fail_the_demo() -> None:
     assert f"{len(TURNS)} turns ({len(TURNS)} skipped)" in written[-1]
 
 
-@pytest.mark.slow
-def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command runs the demo; it refuses an unknown judge and names the right form."""
-    assert main(["demo", "--judge", "lexical"]) == 0
-    assert capsys.readouterr().out.count("Q  ") == len(TURNS)
-    assert main(["demo", "--judge", "gpt"]) == 2
-    assert "openai/<model>" in capsys.readouterr().err
-
-
 GOOD = [turn for turn in TURNS if turn.defect == "none"]
 
 
@@ -117,14 +107,6 @@ def value(turn: Turn, name: str) -> float:
     score = scores_of(turn)[name]
     assert score.value is not None, score
     return score.value
-
-
-@pytest.mark.parametrize("turn", TURNS, ids=lambda turn: turn.question[:30])
-def test_the_app_retrieves_and_answers(turn: Turn) -> None:
-    """The chain gives the scripted answer, from three passages with ids."""
-    answer, contexts = ask(turn.question)
-    assert answer == turn.answer
-    assert len({passage.id for passage in contexts} - {None}) == 3
 
 
 @pytest.mark.parametrize(
