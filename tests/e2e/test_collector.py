@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 from opentelemetry.trace import StatusCode
@@ -145,21 +144,6 @@ def test_scores_are_counted_before_sampling(seen: Seen) -> None:
 
 def _all(found: dict[str, int], turns: int) -> bool:
     return len(found) == METRICS and set(found.values()) == {turns}
-
-
-def test_exemplars_of_the_app_lead_to_kept_traces(seen: Seen) -> None:
-    """The exemplars include the ids of bad turns, whose traces are kept."""
-    kept = {f"{span.trace_id:032x}" for span in seen.turns}
-    eventually(lambda: kept & exemplars(seen.gateway.apps), "an exemplar of a turn that is kept")
-
-
-def exemplars(address: str) -> set[str]:
-    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    asked = Request(f"http://{address}/metrics", headers=accept)
-    with urlopen(asked, timeout=10) as answer:  # noqa: S310
-        text = answer.read().decode()
-    lines = [line for line in text.splitlines() if line.startswith("rag_evaluation_score_bucket")]
-    return {i for line in lines for i in re.findall(r'trace_id="(\w+)"', line)}
 
 
 def test_each_score_is_an_event_in_the_log_store(seen: Seen) -> None:

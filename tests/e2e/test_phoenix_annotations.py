@@ -57,9 +57,9 @@ def seen(annotations: list[dict[str, Any]]) -> Found:
     return found
 
 
-@pytest.mark.parametrize("fault", ["none", "down", "slow", "errors"])
+@pytest.mark.parametrize("fault", ["none", "errors"])
 def test_annotations_equal_the_scores(phoenix: Phoenix, proxy: Proxy, fault: Fault) -> None:
-    """Also with Phoenix down for 20 seconds, slow, or failing a tenth of the requests."""
+    """Also with Phoenix failing a tenth of the requests."""
     service = f"shop-{fault}"
     proxy.fault = fault
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +71,7 @@ def test_annotations_equal_the_scores(phoenix: Phoenix, proxy: Proxy, fault: Fau
     turns = phoenix.turns(service)
     assert len(turns) == TURNS
     assert seen(phoenix.annotations(service, list(turns))) == expected(turns)
-    assert (proxy.failed > 0) == (fault in {"down", "errors"})
+    assert (proxy.failed > 0) == (fault == "errors")
 
 
 def test_backfill_equals_live_scores(phoenix: Phoenix, monkeypatch: pytest.MonkeyPatch) -> None:

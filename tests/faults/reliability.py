@@ -30,7 +30,7 @@ ROWS: Mapping[str, str] = {
     "21": "Celery prefork and multiprocessing children",
     "22": "The process is frozen and thawed; gunicorn with its signals",
     "23": "The process exits with turns pending",
-    "24": "SIGTERM under load, os._exit, exit in a thread",
+    "24": "SIGTERM under load, exit in a thread",
     "25": "Use after shutdown, double shutdown, shutdown beside ends of spans",
     "26": "A metric or sink raises, hangs, blocks, returns another type",
     "28": "Nested chains in threads, a second handler",

@@ -1,7 +1,6 @@
 """The fault matrix itself: its tests, and the page of their results."""
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,17 +22,6 @@ def marked() -> Iterator[tuple[str, str]]:
 def test_each_row_has_a_test() -> None:
     """A row without a test, or a test of an unknown row, would be missing on the page."""
     assert {row for row, _ in marked()} == set(ROWS)
-
-
-def test_the_names_of_tests_have_the_number_of_their_row() -> None:
-    """``pytest -k test_fault_07`` runs the tests of row 7."""
-    named = [(row, re.match(r"test_fault_(\d+)_", name), name) for row, name in marked()]
-    wrong = [
-        name
-        for row, found, name in named
-        if row.isdigit() and (not found or found[1] != f"{row:0>2}")
-    ]
-    assert not wrong
 
 
 def test_the_page_in_the_documentation_has_each_row_with_its_result() -> None:
