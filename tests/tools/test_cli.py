@@ -347,15 +347,9 @@ def test_evaluate_refuses_a_wrong_budget(
     ("table", "told"),
     [
         ('{"models": {"m": {"input": -1}}}', "'m' must have input, and may have output and"),
-        ('{"models": {"m": {"input": NaN}}}', "numbers from 0, not {'input': nan}"),
         ('{"models": {"m": {"input": "1 USD"}}}', "numbers from 0, not {'input': '1 USD'}"),
-        ('{"models": {"m": {"inptu": 1}}}', "'m' must have input, and may have output and"),
-        ('{"models": {"m": {"output": 1}}}', "'m' must have input, and may have output and"),
-        ('{"models": {"m": 1}}', "'m' must have input, and may have output and"),
         ('{"modles": {}}', "must be JSON, {"),
-        ("[1, 2]", "must be JSON, {"),
         ("[1", "must be JSON"),
-        ('{"models": {}, "currency": "dollars"}', "three capitals, such as USD"),
         (None, "No such file"),
     ],
 )
