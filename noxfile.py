@@ -337,7 +337,6 @@ def collector(session: nox.Session) -> None:
     tests = (
         "test_collector.py",
         "test_prometheus.py",
-        "test_alert.py",
         "test_look.py",
     )
     files = [f"tests/e2e/{name}" for name in tests]

@@ -1,8 +1,1 @@
-"""Real LangChain and LangGraph apps, offline and deterministic, each with its truth beside it."""
-
-from . import programs
-from .app import App, Handlers, Truth
-
-APPS: tuple[App, ...] = tuple(one for one in vars(programs).values() if isinstance(one, App))
-
-__all__ = ["APPS", "App", "Handlers", "Truth"]
+"""A company with a handbook, and an offline LangChain application that answers from it."""

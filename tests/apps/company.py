@@ -22,11 +22,7 @@ SPARS = "How many years of warranty do broken spars have?"
 TOWING = "Which kite tows small boats?"
 SAILMAKER = "Which sailmaker founded Borealis Kites?"
 REPAIRS = "Where is the workshop in Bergen open on Thursday?"
-HANDBOOK = "Tell me all that matters about Borealis Kites."
-WHO = "And who started it?"
-REWRITTEN = "When was Borealis Kites, the kite company, founded?"
 GREETING = "Good morning!"
-SUM = "What is 1987 plus 45?"
 QUESTIONS = (FOUNDED, REFUND, SPARS, TOWING, SAILMAKER)
 
 ANSWERS = {
@@ -36,11 +32,7 @@ ANSWERS = {
     TOWING: "The Fulmar tows small boats.",
     SAILMAKER: "The sailmaker Ada Lindqvist did.",
     REPAIRS: "It repairs spars on Thursday afternoons.",
-    HANDBOOK: "A company of 1987 with kites, refunds and repairs.",
-    WHO: "Ada Lindqvist started it.",
-    REWRITTEN: "The company goes back to 1987.",
     GREETING: "Good morning to you.",
-    SUM: "The sum is 2032.",
 }
 
 _TITLE = re.compile(rf"\b({'|'.join(page.partition(':')[0] for page in PAGES)})(?=: |[;\]])")

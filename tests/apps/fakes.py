@@ -1,19 +1,14 @@
 """Offline models and retrievers about the company, on those of the corpus."""
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
-from langchain_core.retrievers import BaseRetriever
+from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
 from corpus import langchain_kit
-from corpus.kit import pieces
 
 from . import company
 from .replies import Reply, from_pages
@@ -28,29 +23,6 @@ class ScriptedChat(langchain_kit.Scripted):
     def _reply(self, messages: list[BaseMessage], kwargs: Mapping[str, Any]) -> AIMessage:
         del kwargs
         return self.reply(messages)
-
-
-class StallingChat(ScriptedChat):
-    """A chat model that stalls for ever: after two words when streaming, else at once."""
-
-    stalled: asyncio.Event = Field(default_factory=asyncio.Event)
-
-    async def _agenerate(
-        self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any
-    ) -> ChatResult:
-        await self._stall()
-        return self._generate(messages)
-
-    async def _astream(
-        self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        for word in pieces(str(self.reply(messages).content))[:2]:
-            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
-        await self._stall()
-
-    async def _stall(self) -> None:
-        self.stalled.set()
-        await asyncio.Event().wait()
 
 
 def answered(messages: list[BaseMessage]) -> str:
@@ -70,17 +42,6 @@ class KeywordRetriever(langchain_kit.KeywordRetriever):
 
     documents: list[Document] = Field(default_factory=company.documents)
     k: int = 2
-
-
-class DownRetriever(BaseRetriever):
-    """Fails, as a retriever does whose database is down."""
-
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-    ) -> list[Document]:
-        del query, run_manager
-        message = "the vector database is down"
-        raise ConnectionError(message)
 
 
 class WordEmbeddings(Embeddings):

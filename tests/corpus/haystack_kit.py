@@ -38,7 +38,7 @@ def wired(parts: dict[str, Any], *connections: str, kind: Any = Pipeline, **opti
     pipe = kind(**options)
     for name, part in parts.items():
         pipe.add_component(name, part)
-    for connection in ", ".join(connections).split(", "):
+    for connection in filter(None, ", ".join(connections).split(", ")):
         pipe.connect(*connection.split(" > "))
     return pipe
 

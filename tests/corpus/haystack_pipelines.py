@@ -39,7 +39,7 @@ from .haystack_kit import (
     turn,
     wired,
 )
-from .kit import NOWHERE, Config, Truth, app, embed
+from .kit import Config, Truth, app, embed
 
 CAR = (
     "Press the release button below the wheel to open the fuel flap.",
@@ -112,16 +112,6 @@ def nothing_found(config: Config, question: str, answer: str) -> str:
     old = {"field": "meta.year", "operator": "==", "value": 1950}
     asked = {"query": question}
     return answered(pipe, retriever={**asked, "filters": old}, prompt_builder=asked)
-
-
-@turn("Where does Marta live?", (PEOPLE[3],), "Marta lives in Madrid.", not_on_spans=NOWHERE)
-def without_a_pipeline(config: Config, question: str, answer: str) -> str:
-    """Haystack, components run one by one, without a pipeline."""
-    with served(("", answer)) as models:
-        found = InMemoryBM25Retriever(store(*PEOPLE), top_k=1).run(query=question)
-        builder = prompted(TEMPLATE)
-        prompt = builder.run(documents=found["documents"], question=question)["prompt"]
-        return models.chat().run(prompt)["replies"][0].text
 
 
 @app()

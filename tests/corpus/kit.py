@@ -34,7 +34,6 @@ VIAS = (
     "traceloop",
     "langfuse",
     "genai",
-    "openai_v2",
     "llamaindex_native",
     "haystack_native",
 )
@@ -42,9 +41,6 @@ VIAS = (
 
 SPANS = frozenset(VIAS) - {"callback"}
 """For `not_on_spans`: what other instrumentations do not record, but our own handler can see."""
-
-NOWHERE = frozenset(VIAS)
-"""For `not_on_spans`: nothing in the process records it."""
 
 V1 = ("langchain>=1",)
 """For `needs`."""
@@ -76,7 +72,7 @@ class Truth:
         return _squeezed(self.question), contexts, _one_line(self.answer)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class App:
     """A runnable application with its truths; its docstring names the page that it follows."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import create_react_agent
@@ -257,18 +257,6 @@ def tool_finds_nothing(config: Config, question: str, answer: str) -> None:
 
 def guide(llm: Any) -> Any:
     return lcel("Leaflets:\n{leaflets}\n\nGuest: {guest}", llm)
-
-
-@kit.turn("Does the smith work in May?", (FORGE,), "From May on.", not_on_spans=SPANS)
-async def asynchronous_similarity_search(config: Config, question: str, answer: str) -> None:
-    """Vector stores: `asimilarity_search` in an asynchronous chain."""
-    db = store(*MUSEUM)
-
-    async def look(guest: str) -> dict[str, str]:
-        found = await db.asimilarity_search(guest, k=1)
-        return {"leaflets": found[0].page_content, "guest": guest}
-
-    await (RunnableLambda(look) | guide(model(answer))).ainvoke(question, config)
 
 
 @kit.turn("Who moved the mill by stone?", (MILL,), "Only the year is told.", not_on_spans=SPANS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.output_parsers.openai_tools import PydanticToolsParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.runnables import (
@@ -91,23 +91,6 @@ def citations_by_structured_output(config: Config, question: str, answer: str) -
     assert whole.invoke({"question": question}, config).citations == [0]
 
 
-@turn(
-    "Which animals are faster than a car in town?",
-    (FALCON, SLOTH, CHEETAH),
-    "cheetah, falcon",
-    also=({"answer": "['cheetah', 'falcon']"}, {"answer": '["cheetah", "falcon"]'}),
-)
-def list_as_the_answer(config: Config, question: str, answer: str) -> None:
-    """A list as the answer, by CommaSeparatedListOutputParser."""
-    rag = (
-        {"articles": animals(3) | titled, "q": RunnablePassthrough()}
-        | ChatPromptTemplate.from_template("{articles}\nList, separated by commas: {q}")
-        | model(answer)
-        | CommaSeparatedListOutputParser()
-    )
-    rag.invoke(question, config)
-
-
 @turn("How do I outrun a cheetah?", (CHEETAH, SLOTH), "I would rather not answer that.")
 def guardrail_that_replaces_the_answer(config: Config, question: str, answer: str) -> None:
     """A guardrail after the answer that replaces it."""
@@ -121,22 +104,6 @@ def guardrail_that_replaces_the_answer(config: Config, question: str, answer: st
         return text_of(draft) if verdict.content == "SAFE" else answer
 
     guarded.invoke(question, config)
-
-
-@turn("What is there on sloths?", (SLOTH, CHEETAH), "They are slow and sleepy.")
-def documents_rewritten_before_the_answer(config: Config, question: str, answer: str) -> None:
-    """Documents are shortened by a model before the answer is written."""
-    short = {"Sloths move": "- 0.24 km/h, 15 h of sleep", "The cheetah": "- quick, 100 km/h"}
-    llm = model({**short, "Facts:": answer})
-    condense = ChatPromptTemplate.from_template("In five words: {page_content}") | llm
-
-    def condensed(docs: list[Document]) -> str:
-        return "\n".join(
-            map(text_of, condense.batch([{"page_content": d.page_content} for d in docs]))
-        )
-
-    shown = {"facts": retriever(SLOTH, CHEETAH) | condensed, "q": RunnablePassthrough()}
-    (shown | lcel("Facts:\n{facts}\n\n{q}", llm)).invoke(question, config)
 
 
 WARRANTY = "The warranty is two years from the day of delivery, five years on the motor."
@@ -357,26 +324,6 @@ def documents_in_content_blocks(config: Config, question: str, answer: str) -> N
     shown = {"docs": retriever(LEAVE_HI, PAY_HI), "sawal": RunnablePassthrough()}
     uttar = shown | RunnableLambda(to_message) | model(answer) | StrOutputParser()
     uttar.invoke(question, config)
-
-
-LEAVE_JA = "有給休暇は入社半年後に十日付与されます。\n翌年からは毎年十二日です。"
-REMOTE_JA = "在宅勤務は週に三日までです。\n上司の許可が必要です。"
-HOW_MANY_JA = "有給休暇は入社後に何日付与されますか。"
-
-
-@turn(HOW_MANY_JA, (LEAVE_JA, REMOTE_JA), "半年後に十日です。")
-def japanese_documents_in_brackets(config: Config, question: str, answer: str) -> None:
-    """LCEL in Japanese, documents in square brackets."""
-
-    def shiryo(docs: list[Document]) -> str:
-        return "".join(f"【{d.page_content}】" for d in docs)
-
-    kensaku = {
-        "shiryo": retriever(LEAVE_JA, REMOTE_JA) | shiryo,
-        "shitsumon": RunnablePassthrough(),
-    }
-    kotae = kensaku | lcel("資料:{shiryo}\n質問:{shitsumon}", model(answer))
-    kotae.invoke(question, config)
 
 
 CHECK_IN = "Check-in is from 15:00; late arrivals after 22:00 use the key box, code 4711."

@@ -36,7 +36,6 @@ Reply: TypeAlias = "str | dict[str, Any] | BaseModel | AIMessage | Exception"
 Script: TypeAlias = "Callable[[list[BaseMessage]], Reply]"
 
 _ids = count(1)
-_factory: Callable[..., BaseChatModel] | None = None
 
 
 def classic(name: str) -> Any:
@@ -142,15 +141,8 @@ class ScriptedLLM(LLM):
         yield from (GenerationChunk(text=piece) for piece in pieces(self._call(prompt)))
 
 
-def model(*script: Any, **fields: Any) -> BaseChatModel:
-    made: Any = _factory(*script, **fields) if _factory else None
-    return made or Scripted(script=as_script(script), **fields)
-
-
-def use_models(factory: Callable[..., BaseChatModel] | None) -> None:
-    """Let `model()` return what ``factory`` makes of its arguments; with None its own again."""
-    global _factory  # noqa: PLW0603 - one way of capture runs in a process
-    _factory = factory
+def model(*script: Any, **fields: Any) -> Scripted:
+    return Scripted(script=as_script(script), **fields)
 
 
 def completion_model(*script: Any) -> ScriptedLLM:

@@ -1,10 +1,13 @@
 """The tutorials, ways of running, and applications without a turn."""
 
+import asyncio
 import contextlib
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from typing import Any
 
+from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
 from langchain_core.example_selectors import SemanticSimilarityExampleSelector
 from langchain_core.messages import AIMessage, HumanMessage
@@ -16,14 +19,16 @@ from langchain_core.prompts import (
     PromptTemplate,
 )
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from .kit import NOWHERE, SPANS, V1, Config, Truth, app, turn
+from .kit import SPANS, V1, Config, Truth, app, turn
 from .langchain_kit import (
     KeywordRetriever,
+    Scripted,
     Words,
     ask_agent,
     call,
@@ -167,6 +172,43 @@ def stream_given_up(config: Config) -> None:
 
 
 @app()
+def stream_dropped(config: Config) -> None:
+    """A stream that nobody closes but the garbage collector."""
+    gc.freeze()  # the collection need not look at what was there before
+    next(sailor().stream("How long is a nautical mile?", config))
+    gc.collect()
+
+
+class Stalling(Scripted):
+    """A chat model that does not answer."""
+
+    asked: Any
+
+    async def _agenerate(self, *_args: Any, **_options: Any) -> Any:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+@app()
+async def task_cancelled(config: Config) -> None:
+    """A task that is cancelled while it waits for the model, whose run never ends."""
+    llm = Stalling(script=None, asked=asyncio.Event())
+    waiting = asyncio.create_task(sailor(llm).ainvoke("What is a fathom for?", config))
+    await llm.asked.wait()
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+
+
+@app(THREE[1])
+def chain_in_a_function(config: Config) -> None:
+    """A function that calls a chain, and does not pass its config on."""
+    chain = sailor()
+    outer = RunnableLambda(lambda question: {"answer": chain.invoke(question), "echo": question})
+    outer.invoke("What is a fathom for?", config)
+
+
+@app()
 async def async_stream_given_up(config: Config) -> None:
     """An asynchronous stream that the caller gives up."""
     stream = sailor().astream("What is a fathom for?", config)
@@ -229,13 +271,6 @@ def two_chains_in_parallel(config: Config) -> None:
         depth=(lambda _: questions[1]) | sailor().with_config(run_name="depth"),
     )
     both.invoke("Compare a nautical mile and a fathom.", config)
-
-
-@turn("fathom", (FATHOM, MILE), "Six feet.", not_on_spans=NOWHERE)
-def plain_functions(config: Config, question: str, answer: str) -> None:
-    """Plain functions with a retriever and a model, without any chain."""
-    text = lines(retriever(FATHOM, MILE).invoke(question, config))
-    model(answer).invoke([("system", text), ("human", question)], config)
 
 
 PLANNING = """Component One: Planning
@@ -404,6 +439,25 @@ def conversational_rag_of_the_tutorial(config: Config) -> None:
     first = rag_chain.invoke({"input": WHAT, "chat_history": chat_history}, config)
     chat_history += [HumanMessage(WHAT), AIMessage(first["answer"])]
     rag_chain.invoke({"input": WAYS, "chat_history": chat_history}, config)
+
+
+EXPLORED = "And how are multiple possibilities of reasoning explored at each step?"
+AS_A_TREE = "As a tree of thoughts."
+
+
+@app(Truth(WHAT, (PLANNING, TREES), DECOMPOSITION), Truth(EXPLORED, (TREES, PLANNING), AS_A_TREE))
+def message_history(config: Config) -> None:
+    """How to add message history: RunnableWithMessageHistory, two turns of one session."""
+    llm, history = model(DECOMPOSITION, AS_A_TREE), InMemoryChatMessageHistory()
+    shown = RunnablePassthrough.assign(context=itemgetter("input") | retriever(*BLOG, k=2) | joined)
+    chat = RunnableWithMessageHistory(
+        shown | after_history("Answer with the context.\n\n{context}") | llm,
+        lambda _: history,
+        input_messages_key="input",
+        history_messages_key="chat_history",
+    )
+    for question in (WHAT, EXPLORED):
+        chat.invoke({"input": question}, {**config, "configurable": {"session_id": "1"}})
 
 
 @turn("What do agents call tools for?", (TOOLS, MEMORY), "To get what weights lack.", needs=V1)

@@ -66,45 +66,6 @@ def send_one_search_for_each_part(config: Config, question: str, answer: str) ->
     graph.add_edge("search", "write").compile().invoke({"inquiry": question}, config)
 
 
-class Both(TypedDict):
-    query: str
-    hits: Annotated[list[str], operator.add]
-    reply: str
-
-
-HOLIDAYS = "Bins: in the holidays on Wednesdays."
-
-
-@turn(
-    "When are the bins collected?",
-    (TRASH, HOLIDAYS),
-    "On Tuesdays, in the holidays on Wednesdays.",
-    also=({"contexts": (HOLIDAYS, TRASH)},),
-    needs=("python>=3.11",),
-)
-async def two_retriever_nodes_in_parallel(config: Config, question: str, answer: str) -> None:
-    """LangGraph: two retriever nodes in parallel branches."""
-    rules, notices, llm = retriever(*HOUSE, k=1), retriever(HOLIDAYS), model(answer)
-
-    async def house_rules(state: Both) -> dict[str, Any]:
-        return {"hits": [d.page_content for d in await rules.ainvoke(state["query"])]}
-
-    async def notice_board(state: Both) -> dict[str, Any]:
-        return {"hits": [d.page_content for d in await notices.ainvoke(state["query"])]}
-
-    async def respond(state: Both) -> dict[str, Any]:
-        told = "\n\n".join(state["hits"])
-        message = await llm.ainvoke([SystemMessage(told), HumanMessage(state["query"])])
-        return {"reply": message.content}
-
-    graph, both = StateGraph(Both), ["house_rules", "notice_board"]
-    for node in (house_rules, notice_board, respond):
-        graph.add_node(node)
-    for name in both:
-        graph.add_edge(START, name)
-    await graph.add_edge(both, "respond").compile().ainvoke({"query": question}, config)
-
-
 @turn("How large is a cellar?", (CELLAR, PETS), "Four square metres.")
 def functional_api(config: Config, question: str, answer: str) -> None:
     """LangGraph functional API: tasks and an entrypoint."""
@@ -132,19 +93,23 @@ class Live(TypedDict):
     bot_msg: str
 
 
-@turn("Who needs a permission?", (PETS,), "Owners of dogs.", needs=("python>=3.11",))
-async def chain_inside_a_node(config: Config, question: str, answer: str) -> None:
-    """LangGraph: `astream_events` over a graph whose node is an LCEL chain."""
-    kb = retriever(*HOUSE, k=1)
-    chain = lcel("[{passages}]\n{msg}", model(answer))
+@turn(
+    "Who needs a permission?", (PETS,), "Owners of dogs.", needs=("langgraph>=1.2", "python>=3.11")
+)
+async def events_of_version_3(config: Config, question: str, answer: str) -> None:
+    """LangGraph: `astream_events` of version 3, where a message is a list of blocks."""
+    rules, llm = retriever(*HOUSE, k=1), model(answer)
 
-    async def both(state: Live) -> dict[str, Any]:
-        docs = await kb.ainvoke(state["user_msg"] + " permission writing dogs")
-        passages = "; ".join(d.page_content for d in docs)
-        return {"bot_msg": await chain.ainvoke({"passages": passages, "msg": state["user_msg"]})}
+    def search(state: Live) -> dict[str, Any]:
+        return {
+            "kb": [d.page_content for d in rules.invoke(f"{state['user_msg']} permission dogs")]
+        }
 
-    graph = StateGraph(Live).add_node(both).add_edge(START, "both").compile()
-    async for _ in graph.astream_events({"user_msg": question}, config, version="v2"):
+    def respond(state: Live) -> dict[str, Any]:
+        return {"bot_msg": text_of(llm.invoke(f"{state['kb'][0]}\n{state['user_msg']}"))}
+
+    graph = in_a_row(Live, search, respond)
+    async for _ in await graph.astream_events({"user_msg": question}, config, version="v3"):
         pass
 
 

@@ -50,7 +50,7 @@ from llama_index.core.vector_stores import FilterCondition, MetadataFilter, Meta
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 from pydantic import BaseModel
 
-from .kit import NOWHERE, Config, Truth, app, turn
+from .kit import Config, Truth, app, turn
 from .llamaindex_kit import (
     ChatModel,
     CompletionModel,
@@ -815,11 +815,3 @@ def function_with_a_span(config: Config, question: str, answer: str) -> str:
         return str(llm.chat(messages).message.content)
 
     return asked(question)
-
-
-@turn("How much water do young trees need?", (GARDEN[2],), "Ten litres.", not_on_spans=NOWHERE)
-def plain_code(config: Config, question: str, answer: str) -> str:
-    """LlamaIndex, building RAG from scratch: retriever and model in plain code."""
-    found = index(*GARDEN).as_retriever(similarity_top_k=1).retrieve(question)
-    prompt = f"Context:\n{found[0].get_content()}\n\nQuestion: {question}\nAnswer:"
-    return CompletionModel(("ten litres", answer)).complete(prompt).text

@@ -1,7 +1,7 @@
 """Run the corpus, and compare the scored turns with the stated ones.
 
     PYTHONPATH=tests python -m corpus.run --via callback
-    PYTHONPATH=tests python -m corpus.run --via openinference --framework langchain --json out.json
+    PYTHONPATH=tests python -m corpus.run --via openinference --framework langgraph --only self_rag
 
 Each application runs once, with its own tracer provider and our library attached to it. A metric
 records the captured samples. Only the library's public API is used. An instrumentation is enabled
@@ -9,7 +9,6 @@ once in the process, on a provider that delegates to that of the running applica
 """
 
 import argparse
-import json
 import logging
 import sys
 import time
@@ -18,7 +17,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -70,15 +68,6 @@ class Verdict:
     reason: str = ""
     differs: list[dict[str, Any]] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "app": self.app.name,
-            "framework": self.app.framework,
-            "verdict": self.kind,
-            "reason": self.reason,
-            "differs": self.differs,
-        }
-
 
 KINDS = (
     "exact",
@@ -102,7 +91,7 @@ def judge(app: App, seen: Seen, via: str) -> Verdict:
     """
     if seen.error:
         return Verdict(app=app, kind="failed", reason=seen.error)
-    missed, extra = _match(app, seen.samples)
+    missed, extra = match(app, seen.samples)
     reason = ", ".join(f"{name} x{number}" for name, number in sorted(seen.outcomes.items()))
     if extra:
         kind = "wrong" if app.truths else "false positive"
@@ -122,7 +111,8 @@ def _is_knowable(app: App, missed: Sequence[Truth], seen: Seen, via: str) -> boo
     return via == "callback" or all(is_recorded(truth, seen.spans) for truth in missed)
 
 
-def _match(app: App, samples: Sequence[Truth]) -> tuple[list[Truth], list[Truth]]:
+def match(app: App, samples: Sequence[Truth]) -> tuple[list[Truth], list[Truth]]:
+    """Return the truths without a sample, and the samples that none of the truths states."""
     missed, free, extra = list(app.truths), list(app.optional), []
     for sample in samples:
         told = (sample.question, sample.contexts, sample.answer)
@@ -151,7 +141,7 @@ def _equal(one: Sequence[Any], other: Sequence[Any]) -> int:
     return sum(a == b for a, b in zip(one, other, strict=True))
 
 
-def run_app(app: App, source: Source, **options: Any) -> Seen:
+def run_app(app: App, source: Source) -> Seen:
     exporter, reader, samples = InMemorySpanExporter(), InMemoryMetricReader(), list[Sample]()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -162,14 +152,13 @@ def run_app(app: App, source: Source, **options: Any) -> Seen:
         judge="lexical",
         metrics=(Told(samples=samples),),
         hold_seconds=PATIENCE,
-        **options,
     )
     with source.watching(provider, handle) as config:
         error = _call(app, config)
         handle.flush(PATIENCE)
     handle.shutdown()
     seen = Seen(
-        samples=[_told(sample) for sample in samples],
+        samples=[as_truth(sample) for sample in samples],
         outcomes=_outcomes(reader),
         spans=exporter.get_finished_spans(),
         error=error,
@@ -188,7 +177,7 @@ def _call(app: App, config: dict[str, Any]) -> str:
     return ""
 
 
-def _told(sample: Sample) -> Truth:
+def as_truth(sample: Sample) -> Truth:
     contexts = tuple(passage.text for passage in sample.contexts or ())
     return Truth(sample.question or "", contexts, sample.answer or "")
 
@@ -222,19 +211,10 @@ def quietly() -> Any:
     logging.disable(logging.NOTSET)
 
 
-def verdicts(apps: Sequence[App], via: str, **options: Any) -> list[Verdict]:
-    """Run all ``apps`` with one source, one after the other.
-
-    ``options`` are passed to `instrument()`.
-    """
-    with SOURCES[apps[0].framework][via]() as source:
-        return [verdict(app, source, via, **options) for app in apps]
-
-
-def verdict(app: App, source: Source, via: str, **options: Any) -> Verdict:
+def verdict(app: App, source: Source, via: str) -> Verdict:
     if missing := app.missing():
         return Verdict(app=app, kind="skipped", reason=", ".join(missing))
-    return judge(app, run_app(app, source, **options), via)
+    return judge(app, run_app(app, source), via)
 
 
 def report(found: Sequence[Verdict], via: str, seconds: float) -> str:
@@ -258,22 +238,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--via", choices=sorted(vias), required=True)
     parser.add_argument("--framework", default="langchain,langgraph", help="comma-separated")
     parser.add_argument("--only", default="", help="names of applications, comma-separated")
-    parser.add_argument("--json", type=Path, help="write the verdicts to this file")
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="for instrument()"
-    )
     options = parser.parse_args(argv)
     began = time.monotonic()
     with quietly():
         apps = all_apps(*options.framework.split(","))
         only = set(filter(None, options.only.split(",")))
         chosen = [one for one in apps if not only or one.name in only]
-        given = dict(pair.split("=", 1) for pair in options.option)
-        found = verdicts(chosen, options.via, **given)
+        with SOURCES[apps[0].framework][options.via]() as source:
+            found = [verdict(one, source, options.via) for one in chosen]
     print(report(found, options.via, time.monotonic() - began))  # noqa: T201
-    if options.json:
-        rows = [one.as_json() for one in found]
-        options.json.write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
     return 0
 
 

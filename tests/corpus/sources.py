@@ -121,27 +121,17 @@ class Langfuse:
 
 
 @contextmanager
-def instrumented(path: str, *, openai: bool = False, **variables: str) -> Iterator[Source]:
-    """Enable the instrumentor at ``path``, with ``variables`` of the environment.
-
-    With ``openai``, the models are those of OpenAI over HTTP.
-    """
+def instrumented(path: str, **variables: str) -> Iterator[Source]:
+    """Enable the instrumentor at ``path``, with ``variables`` of the environment."""
     module, _, name = path.rpartition(".")
     instrumentor = getattr(importlib.import_module(module), name)()
     os.environ.update(variables)
     source = PassedOn()
-    with _models_of_openai() if openai else nullcontext():
-        instrumentor.instrument(tracer_provider=source, skip_dep_check=True)
-        try:
-            yield source
-        finally:
-            instrumentor.uninstrument()
-
-
-def _models_of_openai() -> AbstractContextManager[Any]:
-    from corpus.langchain_openai_kit import openai_models
-
-    return openai_models()
+    instrumentor.instrument(tracer_provider=source, skip_dep_check=True)
+    try:
+        yield source
+    finally:
+        instrumentor.uninstrument()
 
 
 @contextmanager
@@ -229,23 +219,18 @@ def llamaindex_native() -> Iterator[Source]:
 
 OPENINFERENCE, OPENTELEMETRY = "openinference.instrumentation", "opentelemetry.instrumentation"
 CONTENT = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only"}
-STABLE = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental", **CONTENT}
 
 
-def by(package: str, module: str, **options: Any) -> Callable[[], AbstractContextManager[Source]]:
-    return partial(instrumented, f"{package}.{module}Instrumentor", **options)
+def by(package: str, module: str, **variables: str) -> Callable[[], AbstractContextManager[Source]]:
+    return partial(instrumented, f"{package}.{module}Instrumentor", **variables)
 
 
-GENAI = by(OPENTELEMETRY, "genai.langchain.LangChain", **CONTENT)
 LANGCHAIN: Sources = {
     "callback": lambda: nullcontext(Callback()),
-    "genai": GENAI,
-    "genai_openai": partial(GENAI, openai=True),
+    "genai": by(OPENTELEMETRY, "genai.langchain.LangChain", **CONTENT),
     "langfuse": langfuse_langchain,
     "langsmith": langsmith,
-    "openai_v2": by(OPENTELEMETRY, "openai_v2.OpenAI", openai=True, **STABLE),
     "openinference": by(OPENINFERENCE, "langchain.LangChain"),
-    "openinference_openai": by(OPENINFERENCE, "openai.OpenAI", openai=True),
     "traceloop": by(OPENTELEMETRY, "langchain.Langchain"),
 }
 HAYSTACK: Sources = {

@@ -1,13 +1,10 @@
 """Check the corpus of live applications with one source against bounds."""
 
-import json
-import os
 import warnings
 from collections import Counter
-from pathlib import Path
 
 from corpus.kit import all_apps
-from corpus.run import Verdict, quietly, verdict
+from corpus.run import quietly, verdict
 from corpus.sources import SOURCES
 
 GRADED = ("agentic", "corrective", "adaptive", "self_rag", "crag")
@@ -21,7 +18,6 @@ def check_corpus(via: str, *frameworks: str, exact: float = 0.9, wrong: float = 
         apps = list(all_apps(*frameworks))  # some instrumentations miss later imports
         with SOURCES[frameworks[0]][via]() as source:
             found = [verdict(app, source, via) for app in apps]
-    _keep(found, via, frameworks)
     counts = Counter(one.kind for one in found)
     knowable = sum(n for kind, n in counts.items() if kind not in {"unknowable", "skipped"})
     missed = [f"{one.kind}: {one.app.name} ({one.reason})" for one in found if one.kind != "exact"]
@@ -31,12 +27,3 @@ def check_corpus(via: str, *frameworks: str, exact: float = 0.9, wrong: float = 
     assert not [one for one in bad if any(part in one.app.name for part in GRADED)], missed
     assert knowable >= 0.4 * len(found), "too little was seen: is the instrumentation on?"
     assert counts["exact"] >= exact * knowable, missed
-
-
-def _keep(found: list[Verdict], via: str, frameworks: tuple[str, ...]) -> None:
-    """Write the verdicts to the folder ``CORPUS_VERDICTS`` for the documentation's table."""
-    folder = os.environ.get("CORPUS_VERDICTS")
-    if folder:
-        path = Path(folder) / f"{'+'.join(frameworks)}--{via}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([one.as_json() for one in found], ensure_ascii=False, indent=1))

@@ -1,8 +1,6 @@
-"""A proxy in front of an HTTP server, which can be down, slow, or fail a tenth of the requests."""
+"""A proxy in front of an HTTP server, which may fail a tenth of the requests."""
 
 import random
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,12 +11,11 @@ from urllib.parse import urlsplit
 
 from e2e.programs import responding
 
-Fault = Literal["none", "down", "slow", "errors"]
+Fault = Literal["none", "errors"]
 
 _PER_HOP = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "transfer-encoding"}
 )
-_OUTAGE = 20.0  # seconds
 _ERRORS, _FORWARDED = 0.1, 0.5  # shares of all requests, and of those that are answered with 500
 
 
@@ -29,16 +26,9 @@ class Proxy:
     target: str
     url: str = ""
     fault: Fault = "none"
-    seconds: float = 2.0
     requests: int = 0
     failed: int = 0
-    down_since: float | None = None
     draw: random.Random = field(default_factory=lambda: random.Random(3))
-
-    def is_down(self) -> bool:
-        now = time.monotonic()
-        self.down_since = self.down_since or now
-        return now - self.down_since < _OUTAGE
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -49,12 +39,6 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         proxy = self.proxy
         proxy.requests += 1
-        if proxy.fault == "down" and proxy.is_down():
-            proxy.failed += 1
-            self.close_connection = True
-            return
-        if proxy.fault == "slow":
-            threading.Event().wait(proxy.seconds)  # the slow server
         if proxy.fault == "errors" and proxy.draw.random() < _ERRORS:
             proxy.failed += 1
             if proxy.draw.random() < _FORWARDED:

@@ -102,19 +102,6 @@ def test_app_is_scored_without_code_changes(
     assert turn.resource["service.name"] == "kites"
 
 
-def test_events_and_metrics_of_scores_at_exit_arrive(
-    script: Path, backend: OtlpReceiver, judge: ScriptedOpenAI
-) -> None:
-    """Scores that arrive at exit are also events and metrics, not only on the span."""
-    ended(script, **exporting(backend.http_endpoint), **judged_by(judge))
-    turn = turn_of(backend)
-    events = [log for log in backend.logs() if log.event_name == "gen_ai.evaluation.result"]
-    names = [event.attributes["gen_ai.evaluation.name"] for event in events]
-    assert len({*names, "outcome", "cause"}) == 6  # and four scores
-    assert {event.span_id for event in events} == {turn.span_id}
-    assert "rag.evaluation.score" in {metric.name for metric in backend.metrics()}
-
-
 def test_defaults_need_no_key(script: Path, backend: OtlpReceiver) -> None:
     """With only an endpoint in the environment the offline judge scores the turn."""
     ended(script, **exporting(backend.http_endpoint))
@@ -126,12 +113,6 @@ def test_sdk_disabled(script: Path, backend: OtlpReceiver) -> None:
     done = ended(script, **exporting(backend.http_endpoint), OTEL_SDK_DISABLED="true")
     assert done.stdout.startswith("It was founded")
     assert backend.spans() == backend.logs() == []
-
-
-def test_it_reports_on_itself(script: Path, backend: OtlpReceiver) -> None:
-    """An app under ``opentelemetry-instrument`` reports its turn when it ends."""
-    done = ended(script, **exporting(backend.http_endpoint), RAG_EVAL_DOCTOR="1")
-    assert "turns     scored 1" in done.stderr
 
 
 def test_langchain_is_traced_once_beside_openinference(script: Path, backend: OtlpReceiver) -> None:

@@ -30,7 +30,7 @@ from rag_eval_otel.tools.cli import main
 TURNS = 200
 PATIENCE = 300.0
 SERVICES: dict[str, type[Service]] = {"langsmith": LangSmith, "langfuse": Langfuse, "opik": Opik}
-FAULTS = pytest.mark.parametrize("fault", ["none", "down", "slow", "errors"])
+FAULTS = pytest.mark.parametrize("fault", ["none", "errors"])
 NAMES = pytest.mark.parametrize("name", SERVICES)
 
 pytestmark = [
@@ -58,15 +58,12 @@ def running(
     name: str,
     *,
     fault: Fault = "none",
-    hold_seconds: float = 60,
     models: Mapping[str, str] | None = None,
-    **environment: str,
 ) -> Iterator[Running]:
     """Run an application whose scores go to the service ``name``, through a proxy."""
     service = SERVICES[name]()
     with serving(service), proxied(service.url) as proxy, pytest.MonkeyPatch.context() as patch:
         proxy.fault = fault
-        proxy.seconds = 0.1 if name == "langsmith" else 0.5  # which gets 1,000 requests
         settings = {
             "LANGSMITH_ENDPOINT": proxy.url,
             "LANGSMITH_API_KEY": KEY,
@@ -82,12 +79,12 @@ def running(
             "OPIK_SENTRY_ENABLE": "false",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }
-        for variable, value in {**settings, **environment}.items():
+        for variable, value in settings.items():
             patch.setenv(variable, value)
         if name == "langsmith":
             utils.get_env_var.cache_clear()  # a process reads its variables once
             utils.get_tracer_project.cache_clear()
-        options = {"shutdown_seconds": 5, "hold_seconds": hold_seconds, **(models or {})}
+        options = {"shutdown_seconds": 5, "hold_seconds": 60, **(models or {})}
         with attached(backends=[name], **options) as app:
             yield Running(service=service, proxy=proxy, app=app)
 
@@ -120,7 +117,7 @@ def seen(name: str, service: Service) -> list[tuple[Any, ...]]:
             (UUID(one["run_id"]).int, one["key"], one.get("score"), one["value"]) for one in stored
         ]
     if name == "opik":
-        spans = {opik_id(span): span for span in service.known or ()}
+        spans = {opik_id(span): span for span in service.known}
         overall = {"rag.evaluation": None}
         return [
             (
@@ -147,7 +144,7 @@ def seen(name: str, service: Service) -> list[tuple[Any, ...]]:
 @NAMES
 @FAULTS
 def test_every_score_is_sent(name: str, fault: Fault) -> None:
-    """Each once, also with the service down for 20 seconds, slow, or failing a tenth."""
+    """Each once, also with the service failing a tenth of the requests."""
     with running(name, fault=fault) as run:
         turns = [run.app.turn(number) for number in range(TURNS)]
         run.service.known = {turn.get_span_context().span_id for turn in turns}
@@ -158,68 +155,7 @@ def test_every_score_is_sent(name: str, fault: Fault) -> None:
         assert len(found) == len(set(found))
         assert set(found) == expected(run.app)
         assert set(run.outcomes()) == {"delivered"}
-        assert (run.proxy.failed > 0) == (fault in {"down", "errors"})
-
-
-@NAMES
-def test_late_scores_are_sent(name: str) -> None:
-    """After their span has left without scores."""
-    with running(name, hold_seconds=0) as run:
-        span = run.app.turn()
-        own = span.get_span_context().span_id
-        run.service.known = {own}
-        assert run.app.handle.flush(PATIENCE)
-        assert run.app.status_of(span) == "timeout"
-        found = seen(name, run.service)
-        names = {one[1] for one in found if one[0] == own}
-        assert {"rag.evaluation", "faithfulness"} <= names
-        assert len(found) == len(set(found))
-
-
-@pytest.mark.parametrize("name", ["langsmith", "opik"])
-def test_a_score_waits_for_its_span(name: str) -> None:
-    """The service does not know the span at first."""
-    with running(name) as run:
-        run.service.known = set()
-        span = run.app.turn().get_span_context().span_id
-        assert not run.app.handle.flush(8)
-        assert not run.service.stored
-        run.service.known = {span}
-        assert run.app.handle.flush(PATIENCE)
-        assert set(seen(name, run.service)) == expected(run.app)
-
-
-@pytest.mark.parametrize(
-    ("name", "variable"),
-    [
-        ("langsmith", "LANGSMITH_API_KEY"),
-        ("langfuse", "LANGFUSE_SECRET_KEY"),
-        ("opik", "OPIK_API_KEY"),
-    ],
-)
-def test_a_wrong_key_is_told(name: str, variable: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing waits for a key that stays wrong, and the key is not in the log of this library."""
-    with running(name, **{variable: "the-wrong-key"}) as run:
-        run.service.known = {run.app.turn().get_span_context().span_id}
-        assert run.app.handle.flush(PATIENCE)
-        assert set(run.outcomes()) == {"unauthorized"}
-    ours = [one.getMessage() for one in caplog.records if one.name.startswith("rag_eval_otel")]
-    assert any("scores were dropped (unauthorized)" in told for told in ours)
-    assert "the-wrong-key" not in "".join(ours)
-
-
-@pytest.mark.parametrize(
-    ("name", "variable"), [("langsmith", "LANGSMITH_PROJECT"), ("opik", "OPIK_PROJECT_NAME")]
-)
-def test_a_wrong_project_is_told(
-    name: str, variable: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log names the variable to set."""
-    with running(name, **{variable: "elsewhere"}) as run:
-        run.service.known = {run.app.turn().get_span_context().span_id}
-        assert not run.app.handle.flush(8)
-        assert not run.service.stored
-    assert f"set {variable} to the project to which the spans are exported" in caplog.text
+        assert (run.proxy.failed > 0) == (fault == "errors")
 
 
 def test_backfill_equals_live_scores() -> None:

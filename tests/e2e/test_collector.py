@@ -3,17 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import StatusCode
 
 from e2e.fickle import BAD, GOOD, SECRET, Fickle, fickle
@@ -152,21 +146,6 @@ def _all(found: dict[str, int], turns: int) -> bool:
     return len(found) == METRICS and set(found.values()) == {turns}
 
 
-def test_exemplars_of_the_app_lead_to_kept_traces(seen: Seen) -> None:
-    """The exemplars include the ids of bad turns, whose traces are kept."""
-    kept = {f"{span.trace_id:032x}" for span in seen.turns}
-    eventually(lambda: kept & exemplars(seen.gateway.apps), "an exemplar of a turn that is kept")
-
-
-def exemplars(address: str) -> set[str]:
-    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    asked = Request(f"http://{address}/metrics", headers=accept)
-    with urlopen(asked, timeout=10) as answer:  # noqa: S310
-        text = answer.read().decode()
-    lines = [line for line in text.splitlines() if line.startswith("rag_evaluation_score_bucket")]
-    return {i for line in lines for i in re.findall(r'trace_id="(\w+)"', line)}
-
-
 def test_each_score_is_an_event_in_the_log_store(seen: Seen) -> None:
     """Events are not sampled: each score of every turn has one, and so has its outcome."""
     turns = GOOD_TURNS + BAD_TURNS
@@ -177,31 +156,6 @@ def test_each_score_is_an_event_in_the_log_store(seen: Seen) -> None:
     del events["cause"]  # of some turns
     assert set(events.values()) == {turns}
     assert len(events) == METRICS + 1
-
-
-def test_all_spans_of_concurrent_requests_are_counted(seen: Seen) -> None:
-    """All spans of 200 requests from 8 threads are counted, and none of a targeted sample."""
-    threads, each = 8, 25
-
-    def send(number: int) -> None:
-        exporter = OTLPSpanExporter(endpoint=seen.gateway.grpc, insecure=True)
-        provider = TracerProvider(resource=Resource({"service.name": "crowd"}))
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-        tracer = provider.get_tracer("crowd")
-        chosen = {"rag.evaluation.mrr.score": 0.0, "rag.evaluation.sampling.targeted": True}
-        for _ in range(each):
-            tracer.start_span("turn", attributes=chosen).end()
-            tracer.start_span("turn", attributes={"rag.evaluation.mrr.score": 1.0}).end()
-        provider.shutdown()
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(send, range(threads)))
-
-    def counted() -> int:
-        return counts(seen.gateway.spans, "rag_evaluation_span_score").get("mrr", 0)
-
-    eventually(lambda: counted() >= threads * each, "200 spans counted")
-    assert counted() == threads * each
 
 
 def test_agent_queues_spans_during_an_outage_of_the_gateway(tmp_path: Path) -> None:

@@ -90,20 +90,6 @@ def test_a_chat_model(name: str, providers: Providers) -> None:
     assert is_keyless or {"sk-app", "Bearer sk-app"} & set(sent)
 
 
-def test_any_provider_of_langchain_by_name(
-    providers: Providers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``langchain/openai:m`` makes a chat model of langchain-openai, with the temperature 0."""
-    pytest.importorskip("langchain_openai")
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-app")
-    monkeypatch.setenv("OPENAI_BASE_URL", f"{providers.url}/v1")
-    replies = asked("langchain/openai:m")
-    assert (replies.parts, replies.usage) == ((Rating(rating=1),), USED)
-    (request,) = providers.requests
-    assert request.headers["authorization"] == "Bearer sk-app"
-    assert request.body["temperature"] == 0.0
-
-
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     made = asyncio.new_event_loop()

@@ -150,17 +150,6 @@ def test_a_compacted_topic_is_refused(broker: Broker, backend: OtlpReceiver) -> 
         pass
 
 
-def test_a_missing_topic_is_said_and_waited_for(broker: Broker, backend: OtlpReceiver) -> None:
-    """The worker goes on when somebody creates it."""
-    topic = fresh("missing")
-    with worker(broker, backend, topic) as running:
-        eventually(lambda: "create the topic" in "".join(running.log), "the log says it")
-        broker.create(topic)
-        produce(broker, topic, turns(1))
-        wait_for_all(broker, topic)
-    assert statuses(backend) == {"scored": 1}
-
-
 @pytest.mark.parametrize("password", [PASSWORD, "wrong"])
 def test_credentials_are_options_of_the_client(
     broker: Broker, backend: OtlpReceiver, password: str, tmp_path: Path

@@ -3,18 +3,33 @@
 Two minutes by default. `make look` runs ten: it sets the variable ``LOOK_MINUTES``.
 """
 
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from e2e.stack import COLLECTOR, QUERIES, shown
-from e2e.test_alert import Monitoring, monitoring
+from e2e.programs import PATIENCE, Prometheus
+from e2e.stack import (
+    COLLECTOR,
+    GATEWAY,
+    QUERIES,
+    Collector,
+    alertmanager,
+    collector,
+    prometheus,
+    shown,
+)
+from openai_server import HttpReply, LoopbackServer
+from otlp_receiver import OtlpReceiver
 from processes import environment
 from rag_eval_otel.tools.rules import Target
 
@@ -27,10 +42,41 @@ RULES = Target(
 ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stack(Monitoring):
-    """All programs with the rules of a look around."""
+class Webhook:
+    """A webhook that keeps Alertmanager's messages."""
 
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._posted: list[tuple[str, dict[str, Any]]] = []
+        self.server = LoopbackServer(self._take)
+
+    def _take(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
+        with self._changed:
+            self._posted.append((path, json.loads(body)))
+            self._changed.notify_all()
+        return HttpReply()
+
+    def alert(self, status: str, **labels: str) -> tuple[str, dict[str, Any]]:
+        with self._changed:
+            found = self._changed.wait_for(lambda: self._find(status, labels), PATIENCE)
+        assert found, f"no {status} message for {labels}: {self._posted}"
+        return found
+
+    def _find(self, status: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
+        for path, message in self._posted:
+            for alert in message["alerts"]:
+                if alert["status"] == status and labels.items() <= alert["labels"].items():
+                    return path, alert
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A collector, Prometheus, and Alertmanager with a webhook, with the rules of a look around."""
+
+    gateway: Collector
+    prometheus: Prometheus
+    webhook: Webhook
     since: float
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -51,8 +97,17 @@ class Stack(Monitoring):
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    with monitoring(tmp_path, rules=RULES) as found:
-        yield Stack(**vars(found), since=time.time())
+    with ExitStack() as stack:
+        backend = stack.enter_context(OtlpReceiver())
+        webhook = Webhook()
+        stack.enter_context(webhook.server)
+        traces = backend.grpc_endpoint.removeprefix("http://")
+        settings = {"RAG_TRACES": traces, "RAG_DECISION_WAIT": "1s"}
+        gateway = stack.enter_context(collector(tmp_path / "gw", *GATEWAY, **settings))
+        manager = stack.enter_context(alertmanager(tmp_path / "am", webhook.server.url))
+        options: dict[str, Any] = {"alertmanager": manager, "rules": RULES}
+        asked = stack.enter_context(prometheus(tmp_path / "prom", gateway, **options))
+        yield Stack(gateway=gateway, prometheus=asked, webhook=webhook, since=time.time())
 
 
 @pytest.mark.timeout(60 * MINUTES + 900)
@@ -69,6 +124,11 @@ def test_traffic_fills_the_panels_and_two_alerts_fire_and_resolve(
     for labels in (bad, {"alertname": "RagBreakerOpen"}):
         for status in ("firing", "resolved"):
             assert stack.webhook.alert(status, service_name="handbook", **labels)
+    path, alert = stack.webhook.alert("firing", **bad)
+    notes = alert["annotations"]
+    assert (path, alert["labels"]["severity"]) == ("/page", "page")
+    assert notes["summary"].startswith("faithfulness of handbook: more than 10% of the answers are")
+    assert "service=handbook&tags=%7B%22rag.evaluation.faithfulness" in notes["traces"]
     assert len(told) <= 2, told
 
 

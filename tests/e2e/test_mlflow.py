@@ -110,11 +110,11 @@ def expected(spans: InMemorySpanExporter) -> Found:
     return found
 
 
-@pytest.mark.parametrize("fault", ["none", "down", "slow", "errors"])
+@pytest.mark.parametrize("fault", ["none", "errors"])
 def test_feedback_equals_the_scores(mlflow: MLflow, proxy: Proxy, fault: Fault) -> None:
-    """Also with MLflow down for 20 seconds, slow, or failing a tenth of the requests."""
+    """Also with MLflow failing a tenth of the requests."""
     experiment = mlflow.create_experiment(f"shop-{fault}")
-    proxy.fault, proxy.seconds = fault, 0.2  # for each of about 1,200 requests
+    proxy.fault = fault
     headers = {"x-mlflow-experiment-id": experiment}
     memory = InMemorySpanExporter()
     otlp = OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers, timeout=120)
@@ -129,7 +129,7 @@ def test_feedback_equals_the_scores(mlflow: MLflow, proxy: Proxy, fault: Fault) 
     scores = expected(memory)
     assert len(scores) == TURNS
     assert {trace: mlflow.feedback(int(trace, 16)) for trace in scores} == scores
-    assert (proxy.failed > 0) == (fault in {"down", "errors"})
+    assert (proxy.failed > 0) == (fault == "errors")
 
 
 def test_backfill_equals_live_scores(mlflow: MLflow, monkeypatch: pytest.MonkeyPatch) -> None:

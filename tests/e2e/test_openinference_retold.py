@@ -19,8 +19,8 @@ AT_ONCE = 2
 SETS, MOST = 5, 4  # sets of lost spans, and spans in a set
 FEW = 0.005
 
-UNTOLD = {"agent_with_two_engines", "two_retriever_nodes_in_parallel"}
-"""Where the retriever, or the model, of one of two tools or nodes is lost and nothing shows it.
+UNTOLD = {"agent_with_two_engines"}
+"""Where the retriever, or the model, of one of two tools is lost and nothing shows it.
 
 A tool whose retriever is lost looks like one that retrieves nothing, such as a calculator. If the
 model of a tool is lost, the tool looks like one without a turn of its own.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
 from e2e.fickle import BAD, GOOD, fickle
@@ -136,19 +135,6 @@ def test_alerts_fire_as_the_scenarios_state(tmp_path: Path) -> None:
     (group,) = loaded("prometheus/rules.yaml")["groups"]
     rules = _prometheus("rules.yaml").read_text("utf-8")
     assert "SUCCESS" in _scenarios(rules, [group["name"]], tmp_path)
-
-
-def test_scenarios_detect_alerts_that_run_before_their_records(tmp_path: Path) -> None:
-    """With alerts and records in two groups, the outage page depends on their order."""
-    (group,) = loaded("prometheus/rules.yaml")["groups"]
-    two = [
-        {"name": kind, "rules": [rule for rule in group["rules"] if kind in rule]}
-        for kind in ("record", "alert")
-    ]
-    rules = yaml.safe_dump({"groups": two})
-    assert "SUCCESS" in _scenarios(rules, ("record", "alert"), tmp_path)
-    with pytest.raises(AssertionError, match="alertname: RagAnswersGoBad, time: 6h10m"):
-        _scenarios(rules, ("alert", "record"), tmp_path)
 
 
 def _scenarios(rules: str, order: Sequence[str], folder: Path) -> str:

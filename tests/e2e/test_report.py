@@ -14,7 +14,6 @@ import pytest
 
 from e2e.images import browse, render
 from e2e.programs import responding
-from rag_eval_otel.tools.cli import main
 from score_files import falling, jsonl, page_of, row
 
 ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
@@ -101,33 +100,6 @@ def test_markup_is_text_and_nothing_else_is_requested(page: Path) -> None:
     assert document.count('role="img"') == 2 * 3
 
 
-def test_the_comparison_of_two_runs_is_safe_too(tmp_path: Path) -> None:
-    """Hostile questions and answers are text, the console is empty, and nothing is requested."""
-    files = [
-        jsonl(
-            tmp_path / f"{name}.jsonl",
-            [
-                row(i, faithfulness={"value": value, "explanation": HOSTILE})
-                | {"question": f"{i} {HOSTILE}", "answer": f"{name} {HOSTILE}"}
-                for i, value in enumerate(falling(200, at=at))
-            ],
-        )
-        for name, at in (("a", 200), ("b", 100))
-    ]
-    assert main(["report", *map(str, files), "--output", str(tmp_path / "compare.html")]) == 0
-    picture = ARTEFACTS / "artefacts" / "compare.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    with serving(tmp_path) as (address, asked):
-        url = f"{address}/compare.html"
-        document, console = browse(url, tmp_path, "--dump-dom")
-        browse(url, tmp_path, f"--screenshot={picture}")
-    assert console == []
-    assert set(asked) - {"/favicon.ico"} == {"/compare.html"}
-    assert document.count("<script") == 1
-    assert "<img" not in document
-    assert document.count('role="img"') == 3
-
-
 CLICKS = """
 const [table] = document.querySelectorAll("table.sortable");
 const told = () => [...table.tBodies[0].rows].filter((row) => !row.hidden)
@@ -161,34 +133,6 @@ def test_tables_are_sorted_and_filtered_without_a_server(tmp_path: Path) -> None
     document, console = browse((tmp_path / "page.html").as_uri(), tmp_path, "--dump-dom")
     assert console == []
     assert '<button type="button">answer</button>' in document  # the policy allows the script
-
-
-def test_page_is_readable_without_styles(page: Path, tmp_path: Path) -> None:
-    """If a server forbids styles, all words appear in black on white."""
-    bare = tmp_path / "bare.html"
-    policy = re.compile(r"style-src 'sha256-[^']+'")
-    bare.write_text(policy.sub("style-src 'none'", page.read_text("utf-8")), encoding="utf-8")
-    picture = tmp_path / "bare.png"
-    _, console = browse(
-        bare.as_uri(), tmp_path, "--dump-dom", f"--screenshot={picture}",
-        "--blink-settings=preferredColorScheme=1",
-    )  # fmt: skip
-    assert all("style" in line for line in console)
-    assert console
-    assert first_pixel(picture.read_bytes()) == LIGHT
-
-
-def test_folded_tables_are_printed(page: Path, tmp_path: Path) -> None:
-    """Contexts that are folded on the screen are printed."""
-    sheets, contexts = {}, "<li>a context</li>" * 300
-    folded = f"<details><summary>300</summary><ol>{contexts}</ol></details>"
-    long = page.read_text("utf-8").replace("</table>", f"</table>{folded}", 1)
-    for name, text in (("whole", long), ("bare", long.replace(folded, ""))):
-        (tmp_path / f"{name}.html").write_text(text, encoding="utf-8")
-        printed = tmp_path / f"{name}.pdf"
-        browse((tmp_path / f"{name}.html").as_uri(), tmp_path, f"--print-to-pdf={printed}")
-        sheets[name] = len(re.findall(rb"/Type\s*/Page\b", printed.read_bytes()))
-    assert sheets["whole"] > sheets["bare"] + 2
 
 
 def test_the_pictures_of_the_readme_are_rendered(tmp_path: Path) -> None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import gzip
 import os
-import random
 import re
-import socket
 import threading
 import time
 from collections import Counter
@@ -87,66 +85,6 @@ def test_a_request_of_many_parts_holds_up_nobody(worker: Serve, name: str) -> No
     assert [future.result() for future in futures] == [413, 413]
     assert longest < LONG
     assert worker.memory() - before < MORE
-
-
-def test_senders_that_send_nothing_hold_up_nobody(worker: Serve) -> None:
-    """Half-open calls of both protocols, and connections without a word."""
-    heads = {
-        "HTTP": b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\nx",
-        "gRPC": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
-    }
-    open_ones = []
-    for name, head in heads.items():
-        for number in range(60):
-            one = socket.create_connection(("127.0.0.1", worker.ports[name]))
-            if number % 2:
-                one.sendall(head)
-            open_ones.append(one)
-    assert innocent(worker) < LONG
-    for one in open_ones:
-        one.close()
-    assert len(worker.log) < 20
-
-
-TEXTS = {
-    "fingerprint": ":".join(f"{n:02X}" for n in range(32)),
-    "one long line": "word " * 20_000,
-    "quotes": r"\'" * 50_000,
-    "line ends": "\n" * 100_000,
-    "short words": "a b c " * 16_000,
-}
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_no_text_stops_the_worker(worker: Serve, backend: OtlpReceiver, name: str) -> None:
-    """The text is the tool's or retriever's output, the prompt and the answer of a turn."""
-    number = 1000 + list(TEXTS).index(name)
-    spans = turn(number, answer=TEXTS[name])
-    spans[0].attributes[-1].value.string_value = TEXTS[name]
-    spans[1].attributes[1].value.string_value = TEXTS[name]
-    began = worker.cpu
-    assert post(worker, content(*spans)) == 200
-    longest = 0.0
-    backend_has = lambda: any(s.trace_id == number for s in backend.spans())  # noqa: E731
-    deadline = time.monotonic() + WAIT
-    while not backend_has():
-        assert time.monotonic() < deadline
-        longest = max(longest, innocent(worker))
-    assert longest < LONG
-    assert worker.cpu - began < 10
-
-
-def test_random_bytes_are_refused_or_pass(worker: Serve) -> None:
-    """A request of a turn with bytes changed, cut at random."""
-    chance = random.Random(3)
-    whole = content(*turn(1))
-    for _ in range(100):
-        broken = bytearray(whole)
-        for _ in range(chance.randrange(1, 8)):
-            broken[chance.randrange(len(broken))] = chance.randrange(256)
-        body = bytes(broken[: chance.randrange(len(broken))])
-        assert post(worker, body, encoding="identity") in {200, 400}
-    assert innocent(worker) < LONG
 
 
 def test_more_turns_than_fit_are_all_scored_over_grpc(backend: OtlpReceiver) -> None:

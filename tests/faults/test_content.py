@@ -22,10 +22,9 @@ from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Sample
 from rag_eval_otel.untrusted import suspicions
-from support import names_asked, text_asked
+from support import text_asked
 
 TURNS = 10
-CLEAN_END = naive.strict(naive.request_about("answer", naive.CLEAN["answer"]))["end"]
 
 
 def make_turn(app: App, *, context: str, answer: str) -> None:
@@ -39,33 +38,13 @@ def make_turn(app: App, *, context: str, answer: str) -> None:
     chain.end()
 
 
-def obedient(body: Mapping[str, Any]) -> dict[str, int]:
-    rating = 2 if naive.strict(text_asked(body))["end"] != CLEAN_END else 0
-    return dict.fromkeys(names_asked(body), rating)
-
-
-@pytest.mark.slow
 @pytest.mark.fault(32, expected="0 of all attempts change a score or the system message")
-def test_fault_32_the_corpus_of_attempts_against_a_naive_judge(row: Row) -> None:
-    """A judge that obeys all outside the texts gives each attempt the rating of a clean answer."""
-    contexts = [naive.CLEAN["context"], "It is a city."]
-    samples = [
-        Sample(question="Q?", contexts=contexts, answer=f"So. {one['text']}")
-        for one in naive.ATTEMPTS
-    ]
-
-    async def scores(judge: OpenAIJudge) -> list[float | None]:
-        metrics = ["response_groundedness"]
-        found = [await aevaluate(sample, metrics, judge=judge) for sample in samples]
-        return [one["response_groundedness"].value for one in found]
-
-    with ScriptedOpenAI(obedient) as server:
-        values = asyncio.run(scores(OpenAIJudge("m", base_url=server.base_url, api_key="k")))
-        systems = {request.body["messages"][0]["content"] for request in server.requests}
-    assert values == [0.0] * len(samples)
-    assert len(systems) == 1
-    row.measured("attempts", len(samples))
-    row.measured("changed scores", sum(value != 0 for value in values))
+def test_fault_32_the_corpus_of_attempts_against_naive_judges(row: Row) -> None:
+    """None misleads a judge that obeys all outside the texts, or what is hidden in them."""
+    misled = naive.misled()
+    assert misled == {"obedient": 0, "clairvoyant": 0}
+    row.measured("attempts", len(naive.ATTEMPTS))
+    row.measured("changed scores", sum(misled.values()))
 
 
 @pytest.mark.fault(33, expected="feigned marks end no text; tokens and hidden text are flagged")

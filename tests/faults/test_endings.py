@@ -6,11 +6,9 @@ import threading
 from collections import Counter
 
 import pytest
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from e2e.recorded import KEY, PROJECT, LangSmith, serving
-from live import GatedExporter, Row, attached
+from live import Row, attached
 from processes import PATIENCE, stage
 
 pytestmark = pytest.mark.slow  # most start processes
@@ -205,41 +203,6 @@ def test_fault_25_turns_end_while_the_provider_shuts_down(row: Row) -> None:
             thread.join(PATIENCE)
         row.check(app, turns=640)
         row.measured("turns counted", f"{sum(app.counted().values())} of 640")
-
-
-@pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
-def test_fault_flush_with_an_exporter_that_hangs(row: Row) -> None:
-    """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""
-    exporter = GatedExporter()
-    exporter.close()
-    with attached(exporter=InMemorySpanExporter()) as app:
-        app.provider.add_span_processor(BatchSpanProcessor(exporter))
-        app.turn()
-        assert app.handle.flush(PATIENCE / 400) is False
-        assert app.provider.force_flush(200) is False
-        app.handle.shutdown(0.2)
-        exporter.open()
-        app.provider.force_flush()
-        assert len(exporter.get_finished_spans()) == 3
-        row.measured("flush, force_flush", "False")
-
-
-@pytest.mark.fault("provider later", expected="OpenTelemetry warns that it keeps the first one")
-def test_fault_provider_later_the_application_sets_its_provider_after_instrument(row: Row) -> None:
-    """OpenTelemetry refuses a second provider, so `instrument` must come after it."""
-    script = """
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from rag_eval_otel import instrument
-instrument()
-trace.set_tracer_provider(TracerProvider())
-"""
-    with stage() as found:
-        status, _, errors = found.run(script)
-    assert status == 0
-    refusal = "Overriding of current TracerProvider is not allowed"
-    row.measured("warnings", errors.count(refusal))
-    assert refusal in errors
 
 
 FORKED = """

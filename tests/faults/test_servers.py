@@ -250,22 +250,3 @@ def test_fault_20_a_kernel_of_a_notebook_is_shut_down(row: Row) -> None:
             client.stop_channels()
             kernel.shutdown_kernel()
         row.measured("scored in a notebook", all_scored(found, 20, ""))
-
-
-@pytest.mark.fault(24, expected="os._exit loses no more than the spans that are held")
-def test_fault_24_os_exit_loses_no_more_than_what_is_held(row: Row) -> None:
-    """Nothing can be done before os._exit: what the last flush has exported is there."""
-    script = """
-import os
-from served import handle, turn
-for _ in range(10): turn()
-assert handle.flush(100)
-for _ in range(5): turn()
-os._exit(0)
-"""
-    with stage() as found:
-        assert found.run(script)[0] == 0
-        statuses = found.statuses()
-    assert statuses["scored"] + statuses["flushed"] >= 10
-    assert sum(statuses.values()) <= 15
-    row.measured("of 15 turns, 5 of them held: lost", 15 - sum(statuses.values()))

@@ -24,8 +24,7 @@ def test_no_attempt_changes_the_structure(number: int) -> None:
     assert request.user.partition("CODE is")[0] == clean.user.partition("CODE is")[0]
 
 
-def test_no_attempt_misleads_a_naive_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They obey all outside the texts, or hidden texts; without `harmless`, one is misled."""
-    assert naive.misled() == {"obedient": 0, "clairvoyant": 0}
+def test_without_harmless_a_naive_judge_is_misled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the corpus has what `harmless` takes away."""
     monkeypatch.setattr(wire, "harmless", lambda text: text)
     assert naive.misled()["clairvoyant"] >= 10

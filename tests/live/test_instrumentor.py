@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from apps import APPS
 from apps.parts import rag
+from corpus.kit import all_apps, call
 from live import STATUS, attached, usual_options
 from rag_eval_otel.live import instrumentor as live_instrumentor
 from rag_eval_otel.live.instrumentor import RagEvalInstrumentor
@@ -105,8 +105,7 @@ def test_the_hook_of_a_handle() -> None:
         app.handle.remove_langchain_hook()
         for _ in range(2):
             app.handle.install_langchain_hook()
-        graph = next(each for each in APPS if each.name == "langgraph_rag")
-        graph.run([])
+        call(next(one for one in all_apps("langgraph") if one.name == "corrective_rag"), {})
         asyncio.run(rag().ainvoke(QUESTION))
         rag().invoke(QUESTION, {"callbacks": [app.handle.callback]})
         app.handle.remove_langchain_hook()

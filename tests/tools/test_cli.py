@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jinja2 import DictLoader
 
 from offline import asked_rows
 from openai_server import ScriptedOpenAI
@@ -302,15 +301,6 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert description.split("\n")[0] in capsys.readouterr().out
 
 
-def test_data_of_the_package_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An install that lacks its templates gets the name of the file, and no traceback."""
-    monkeypatch.setattr("rag_eval_otel.tools.rules.PackageLoader", lambda _: DictLoader({}))
-    assert main(["rules", "--slo", ".95"]) == 1
-    assert capsys.readouterr().err == "rag-eval-otel: rules.yaml\n"
-
-
 ROW = {"question": "When?", "contexts": ["In 1879."], "answer": "In 1879.", "score": 0.5}
 
 
@@ -357,15 +347,9 @@ def test_evaluate_refuses_a_wrong_budget(
     ("table", "told"),
     [
         ('{"models": {"m": {"input": -1}}}', "'m' must have input, and may have output and"),
-        ('{"models": {"m": {"input": NaN}}}', "numbers from 0, not {'input': nan}"),
         ('{"models": {"m": {"input": "1 USD"}}}', "numbers from 0, not {'input': '1 USD'}"),
-        ('{"models": {"m": {"inptu": 1}}}', "'m' must have input, and may have output and"),
-        ('{"models": {"m": {"output": 1}}}', "'m' must have input, and may have output and"),
-        ('{"models": {"m": 1}}', "'m' must have input, and may have output and"),
         ('{"modles": {}}', "must be JSON, {"),
-        ("[1, 2]", "must be JSON, {"),
         ("[1", "must be JSON"),
-        ('{"models": {}, "currency": "dollars"}', "three capitals, such as USD"),
         (None, "No such file"),
     ],
 )

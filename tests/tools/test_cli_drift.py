@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from rag_eval_otel.tools.cli import main
-from score_files import event, jsonl, span
+from score_files import jsonl
 
 pytestmark = pytest.mark.slow  # each runs a command
 
@@ -27,56 +26,6 @@ STAYS = scores((1400, 0.9))
 def found(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[Any]]:
     status = main(["drift", *map(str, arguments), "--json"])
     return status, json.loads(capsys.readouterr().out)
-
-
-FORMS: dict[str, Callable[[float], dict[str, Any]]] = {
-    "score": lambda value: {"score": value, "metric": "faithfulness"},
-    "scores": lambda value: {"scores": {"faithfulness": value}},
-    "evaluate": lambda value: {
-        "row": 1,
-        "scores": {"faithfulness": {"value": 1 + 4 * value, "normalized": value, "version": "v"}},
-    },
-    "flat": lambda value: {"faithfulness": value, "faithfulness.status": "ok"},
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_rows_are_read_in_any_form(
-    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One score a row, several by name, or the output of evaluate; drift is exit status 1."""
-    path = jsonl(tmp_path / "scores.jsonl", map(FORMS[form], FALLS))
-    status, (one,) = found(path, capsys=capsys)
-    assert status == 1
-    assert one["metric"] == "faithfulness"
-    assert one["scores"] == 1400
-    assert one["learned_from"] == 700
-    (alarm, *_) = one["alarms"]
-    assert alarm["direction"] == "down"
-    assert 950 <= alarm["onset"] <= 1030
-    assert alarm["at"] == f"row {alarm['index']}"
-
-
-def span_request(at: int, value: float) -> dict[str, Any]:
-    return span(at, faithfulness__score=value, faithfulness__version="v1")
-
-
-def log_request(at: int, value: float | None) -> dict[str, Any]:
-    score = {} if value is None else {"gen_ai__evaluation__score__value": value}
-    names = {"gen_ai__evaluation__name": "faithfulness", "rag__evaluation__version": "v1"}
-    return event(at, **names, **score)
-
-
-@pytest.mark.parametrize("request_of", [span_request, log_request])
-def test_otlp_files_are_read(
-    request_of: Callable[[int, float], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A collector writes one request a line; places are named by trace id."""
-    path = jsonl(tmp_path / "out.jsonl", [request_of(at, v) for at, v in enumerate(FALLS)])
-    status, (one,) = found(path, capsys=capsys)
-    assert status == 1
-    assert (one["service"], one["metric"], one["version"]) == ("shop", "faithfulness", "v1")
-    assert one["alarms"][0]["since"].startswith("trace 0000")
 
 
 def test_the_table_describes_drift_no_drift_and_too_few_scores(

@@ -123,14 +123,6 @@ def value(turn: Turn, name: str) -> float:
     return score.value
 
 
-@pytest.mark.parametrize("turn", TURNS, ids=lambda turn: turn.question[:30])
-def test_the_app_retrieves_and_answers(turn: Turn) -> None:
-    """The chain gives the scripted answer, from three passages with ids."""
-    answer, contexts = ask(turn.question)
-    assert answer == turn.answer
-    assert len({passage.id for passage in contexts} - {None}) == 3
-
-
 @pytest.mark.parametrize(
     ("defect", "name"),
     [

@@ -1,6 +1,5 @@
 """The page on a score file: its contents, its safety, and files of all kinds."""
 
-import csv
 import hashlib
 import re
 import statistics
@@ -22,7 +21,7 @@ from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import Estimate
 from rag_eval_otel.types import Evaluation, Score
-from score_files import event, falling, jsonl, page_of, row, span
+from score_files import falling, jsonl, page_of, row
 
 HOSTILE = "</title></style><script>document.title='owned'</script><img src=x onerror=alert(1)>'\"&"
 
@@ -204,30 +203,17 @@ def test_page_is_self_contained(tmp_path: Path) -> None:
     assert {v[1:] for name, v in found.attributes if name == "href"} <= anchors
 
 
-def hostile(form: str, path: Path) -> Path:
+def hostile(path: Path) -> Path:
     leaves = dict.fromkeys(("reason", "explanation", "version"), HOSTILE)
-    if form == "jsonl":
-        scores = {HOSTILE: {"value": 0.5, **leaves}, "b": {"status": "error", **leaves}}
-        told = dict.fromkeys(("service", "judge", "question", "answer", "trace_id"), HOSTILE)
-        other = {"scores": scores, **told, "service": "other", "time": "2026-01-01"}
-        return jsonl(path / "<b>.jsonl", [{"scores": scores, **told}, other])
-    if form == "csv":
-        cells: dict[str, object] = {HOSTILE: 0.5, "judge": HOSTILE, "service": HOSTILE}
-        cells |= {f"{HOSTILE}.{leaf}": HOSTILE for leaf in leaves}
-        with (path / "a.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([cells.keys(), cells.values()])
-        return path / "a.csv"
-    named: dict[str, Any] = {f"{HOSTILE}__{leaf}": HOSTILE for leaf in ("reason", "explanation")}
-    traced = span(1, service=HOSTILE, judge=HOSTILE, **{f"{HOSTILE}__score": 0.5}, **named)
-    traced["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["traceId"] = HOSTILE
-    told = event(2, gen_ai__evaluation__name="b", rag__evaluation__reason=HOSTILE)
-    return jsonl(path / "a.json", [traced, told, span(3, status=HOSTILE)])
+    scores = {HOSTILE: {"value": 0.5, **leaves}, "b": {"status": "error", **leaves}}
+    told = dict.fromkeys(("service", "judge", "question", "answer", "trace_id"), HOSTILE)
+    other = {"scores": scores, **told, "service": "other", "time": "2026-01-01"}
+    return jsonl(path / "<b>.jsonl", [{"scores": scores, **told}, other])
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv", "otlp"])
-def test_markup_in_the_file_is_escaped(form: str, tmp_path: Path) -> None:
+def test_markup_in_the_file_is_escaped(tmp_path: Path) -> None:
     """In names, reasons, versions, judges, services, explanations and questions."""
-    found = parsed(page_of(hostile(form, tmp_path), *EVERYTHING))
+    found = parsed(page_of(hostile(tmp_path), *EVERYTHING))
     assert "img" not in found.tags
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     assert found.tags.count("script") == found.tags.count("style") == found.tags.count("h1") == 1
@@ -378,19 +364,14 @@ def estimated(path: Path) -> Estimate | None:
 def test_a_cascade_is_estimated_with_the_offline_scores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The interval has the true mean, and is narrower than that of the sample alone."""
-    both, sample = jsonl(tmp_path / "both.jsonl", cascade()), tmp_path / "sample.jsonl"
-    jsonl(sample, [row for row in cascade() if row["version"] == PAID])
-    powered, weighted = estimated(both), estimated(sample)
-    assert powered is not None
-    assert weighted is not None
-    assert (powered.method, weighted.method) == ("prediction-powered", "weighted")
-    assert powered.turns == 600
-    assert 90 < powered.judged == weighted.turns < 150
-    (low, high), (low2, high2) = powered.interval or (0, 0), weighted.interval or (0, 0)
-    assert low < 4 / 5.5 < high
-    assert high - low < 0.7 * (high2 - low2)
-    assert "Mean of all turns, estimated from a sample of them: 0.7" in page_of(both)
+    """The interval has the true mean, which the page and the terminal show."""
+    path = jsonl(tmp_path / "both.jsonl", cascade())
+    mean = estimated(path)
+    assert mean is not None
+    assert (mean.method, mean.turns) == ("prediction-powered", 600)
+    assert mean.interval is not None
+    assert mean.interval[0] < 4 / 5.5 < mean.interval[1]
+    assert "Mean of all turns, estimated from a sample of them: 0.7" in page_of(path)
     assert "faithfulness of shop: mean of all turns 0.7" in capsys.readouterr().out
 
 
