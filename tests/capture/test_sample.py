@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from properties import examples
 from rag_eval_otel.capture.documents import paragraphs
@@ -737,15 +736,6 @@ def test_samples_of_any_trace(steps: list[Step]) -> None:
                 *("abandoned", "ambiguous", "error", "no_answer", "no_contexts", "no_question"),
                 "partial",
             }
-
-
-@pytest.mark.slow
-@examples(100)
-@given(st.data())
-def test_the_order_of_the_steps_does_not_change_the_samples(data: st.DataObject) -> None:
-    """Samples are the same in whichever order the spans of a trace come."""
-    steps = data.draw(forests())
-    assert outcomes(*data.draw(st.permutations(steps))) == outcomes(*steps)
 
 
 def test_recordings() -> None:

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from weakref import ref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry import trace
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace import TracerProvider
@@ -32,7 +30,7 @@ from live import App, answered, asked, attached, collecting_size, generated, ret
 from properties import examples
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.span import LogView
-from rag_eval_otel.capture.trace import OpenSpans, PendingLogs, TraceLimits, may_be_read
+from rag_eval_otel.capture.trace import PendingLogs, TraceLimits, may_be_read
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
 from recordings import PATHS, is_as_stated
@@ -345,39 +343,6 @@ def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swep
 
 
 # --- open spans -----------------------------------------------------------------------------------
-
-KEPT: list[Any] = []
-
-
-@dataclass(eq=False)
-class Watching:
-    """A span that is under way; whoever asks for its end finds out what is known meanwhile."""
-
-    context: trace.SpanContext
-    spans: OpenSpans
-    seen: list[int]
-
-    @property
-    def end_time(self) -> None:
-        if not self.seen:
-            self.seen.append(-1)
-            self.seen.append(len(self.spans.newest(self.context.trace_id)))
-            started: Any = TracerProvider().get_tracer("app").start_span("another")
-            self.spans.starts.append(ref(started))
-            KEPT.append(started)
-
-
-def test_no_span_is_missed_while_the_background_looks() -> None:
-    """An open span is known at every moment of a look, and what starts meanwhile is kept."""
-    spans = OpenSpans()
-    context = trace.SpanContext(trace_id=1, span_id=2, is_remote=False)
-    span = Watching(context, spans, [])
-    spans.starts.append(ref(span))  # type: ignore[arg-type]
-    spans.refresh()
-    assert span.seen == [-1, 1]
-    assert spans.of(1) == [span]
-    assert len(spans.starts) == 1
-
 
 # --- log records ----------------------------------------------------------------------------------
 

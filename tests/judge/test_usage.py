@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +14,9 @@ from rag_eval_otel import Sample, aevaluate, errors
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import Endpoint, Limits
-from rag_eval_otel.judge.models import ProtectedModel
 from rag_eval_otel.judge.openai import OpenAIJudge, usage_of
 from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares
-from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.prices import Price, Prices
-from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Evaluation, Usage
 from support import benchmark
 
@@ -104,32 +99,6 @@ def test_thoughts_and_cached_tokens_are_read() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 20}
     found = usage_of({"usage": {**usage, "prompt_tokens_details": {"cached_tokens": 99}}})
     assert found == Usage(prompt_tokens=10, cached_tokens=10, completion_tokens=10)
-
-
-class OddError(Exception):
-    """An exception of another library, with attributes that look like ours."""
-
-    requests = "all of them"
-
-    def __init__(self) -> None:
-        self.response = SimpleNamespace(headers=["retry-after"])
-
-
-def test_attributes_of_an_exception_of_others_are_not_taken_for_ours() -> None:
-    """A request that fails in a judge of the user counts once, and its place becomes free."""
-
-    def fail(_: object) -> object:
-        raise OddError
-
-    one = budget("3 requests/day")
-    endpoint = Endpoint("judge odd", Limits(retries=0, concurrency=1))
-    judge = ProtectedModel(FakeJudge(fail), endpoint)
-    metric = Guideline(guidelines="It is polite.", name="polite")
-    found = asyncio.run(aevaluate(SAMPLE, [metric], judge=judge, embedder="hashing", budget=one))
-    assert found.scores[0].detail["error"] == "OddError"
-    assert found.usage.judge_requests == 1
-    assert endpoint.in_flight == 0
-    assert one.left()[0][1] == 2
 
 
 def scored(metrics: Sequence[str], *, explanations: bool = False) -> Evaluation:

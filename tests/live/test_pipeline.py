@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from opentelemetry.trace import Span
 from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import join, rag
-from apps.replies import saying, unavailable
+from apps.replies import unavailable
 from live import (
     SCORED,
     SOURCES,
@@ -49,9 +48,8 @@ from parallel import refuse_threads
 from processes import PATIENCE
 from rag_eval_otel import Evaluation, record_question
 from rag_eval_otel.capture.sample import turns_in
-from rag_eval_otel.capture.trace import Held, Key, TraceLimits
+from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import ANSWER, PAGE, QUESTION, Capture, begin, begin_turn, capture, finish, run_turn
@@ -353,59 +351,6 @@ def test_a_turn_is_pending_until_it_has_an_outcome(source: Source) -> None:
         assert app.handle.stats.turns == {"scored": 5}
 
 
-@dataclass
-class HangingPart:
-    """A store, an evaluator, a scorer and flushes that never end; time runs while they wait."""
-
-    time: float = 0.0
-    delivers: bool = False
-    held: dict[Key, Held] = field(default_factory=dict)
-
-    def close(self) -> None: ...
-
-    def flush(self, timeout: float) -> bool:
-        raise AssertionError(timeout)  # `wait_for` calls nothing
-
-    def wait_left(self, timeout: float) -> bool:
-        self.time += timeout
-        return False
-
-    def wait_for(self, function: Callable[[], bool], timeout: float) -> bool:
-        self.time += timeout
-        return False
-
-    def shutdown(self, timeout: float = 0.0, *, grace: float = 0.0) -> bool:
-        self.time += timeout + grace
-        return False
-
-
-class HangingPipeline(Pipeline):
-    """A pipeline in which nothing ends by itself."""
-
-    def __init__(self, part: HangingPart) -> None:
-        self.is_forked = self.is_off = False
-        self.now = lambda: part.time
-        vars(self).update(dict.fromkeys(("store", "evaluator", "scorer", "flushes"), part))
-
-    def is_own_thread(self) -> bool:
-        return False
-
-    def close(self) -> None: ...
-
-
-@pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
-@pytest.mark.parametrize("delivers", [False, True], ids=["no backends", "backends"])
-@pytest.mark.parametrize("flushes", [False, True])
-def test_a_drain_in_which_everything_hangs_takes_its_time(
-    seconds: float, *, delivers: bool, flushes: bool
-) -> None:
-    """Judge, exporter and sinks hang: it ends in a second; backends that hang add half of one."""
-    part = HangingPart(delivers=delivers)
-    HangingPipeline(part).drain(seconds, flushes=flushes)
-    more = 0.5 * (delivers + flushes)
-    assert seconds - 1 <= part.time <= seconds + 1 + more
-
-
 class HangingFlush(BatchSpanProcessor):
     """A processor whose flush never returns, but whose spans are taken."""
 
@@ -512,16 +457,6 @@ def test_the_root_of_runs_says_why(run: Callable[[Capture], None], reason: str) 
     assert found <= {(None, None)}
     (root,) = [span for span in captured.spans if span.parent is None]
     assert status_and_reason(root) == ("skipped", reason)
-
-
-def test_a_plain_chat_is_only_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """A model without any retrieval is no refused turn: neither span nor log speak of it."""
-    captured = capture()
-    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
-        ScriptedChat(reply=saying("Hello!")).invoke("Hi", {"callbacks": [captured.handler]})
-    assert captured.reasons == ["no_retrieval"]
-    assert {status_and_reason(span) for span in captured.spans} == {(None, None)}
-    assert not lines_of(caplog)
 
 
 def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -674,21 +609,6 @@ def test_a_queue_that_gets_full_between_two_turns() -> None:
         evaluator.do_all()
         assert statuses(captured) == {None: 5, "overload": 1, "scored": 1}
         assert captured.outcomes["dropped", "overload"] == 1
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_job_that_is_given_up(*, begun: bool) -> None:
-    """Its spans leave marked, its turns are counted, and nothing is held."""
-    with patient() as (captured, evaluator):
-        run_two(captured)
-        if begun:
-            evaluator.jobs.pop().begin()
-        for _ in range(2):  # first the tree, then its turns
-            for job in list(evaluator.jobs):
-                job.give_up("shutdown")
-        assert statuses(captured) == {None: 5, "shutdown": 2}
-        assert captured.outcomes == {("dropped", "shutdown"): 2}
-        assert len(captured.pipeline.store) == 0
 
 
 @pytest.mark.parametrize("spans", ["essential", "none"])

@@ -19,7 +19,6 @@ import steps
 from live import ANSWER, CONTEXT, QUESTION, SCORED, SOURCES, Source, attached, good_answers
 from parallel import forking, in_child
 from rag_eval_otel import Config, Evaluation, LexicalJudge, Sample
-from rag_eval_otel.capture.sample import RecentTurns
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import TURNS, Limit, limits_of
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeTransportError
@@ -330,28 +329,6 @@ def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
 
 
 # --- one turn that is recorded by two instrumentations --------------------------------------------
-
-
-def of(recent: RecentTurns, by: str, start: int, end: int, answer: str = "In 1987.") -> bool:
-    found = turn(source=by, start=start, end=end)
-    return recent.is_repeated(replace(SAMPLE, answer=answer), found)
-
-
-def test_the_same_turn_by_another_instrumentation_is_a_repeat() -> None:
-    """Two requests at once, each recorded by both, are two turns; later, it is another turn."""
-    recent = RecentTurns()
-    seen = [of(recent, by, at, at + 50) for by in ("handler", "theirs") for at in (0, 10)]
-    assert seen == [False, False, True, True]
-    assert not of(recent, "theirs", 101, 200)
-
-
-def test_only_the_last_turns_are_remembered() -> None:
-    """Memory is bounded: the oldest are forgotten."""
-    recent = RecentTurns(max_turns=2)
-    for answer in "abc":
-        assert not of(recent, "handler", 0, 100, answer)
-    assert not of(recent, "theirs", 0, 100, "a")
-    assert of(recent, "theirs", 0, 100, "c")
 
 
 # --- budgets, and the log -------------------------------------------------------------------------

@@ -290,24 +290,6 @@ def test_under_overload_a_late_job_is_given_up() -> None:
     evaluator.shutdown(10)
 
 
-def test_a_burst_is_done_to_the_end() -> None:
-    """Jobs that need several rounds are all done."""
-    evaluator, gate, ran = BackgroundEvaluator(concurrency=2), Gate(), list[int]()
-
-    async def work() -> None:
-        ran.append(1)
-
-    for _ in range(2):
-        evaluator.submit(Call(gate))
-    for _ in range(8):
-        assert evaluator.submit(Call(work))
-    gate.begun.result(30)
-    gate.opened.set_result(None)
-    assert evaluator.flush(30)
-    assert len(ran) == 8
-    evaluator.shutdown(10)
-
-
 def test_workers_count_as_threads_of_the_evaluator() -> None:
     """A call runs hidden, on a thread that counts as the evaluator's while it runs."""
     evaluator, workers = BackgroundEvaluator(), Workers(1)
