@@ -13,19 +13,17 @@ import numpy as np
 import pytest
 
 from live import attached, good_answers
-from openai_server import HttpReply, ScriptedOpenAI
+from openai_server import ScriptedOpenAI
 from rag_eval_otel import (
     Config,
     Evaluation,
     Passage,
     Sample,
-    aevaluate,
     record_answer,
     record_question,
 )
 from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.evaluation import measurement_of
-from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.live.recorded import record_retrieval
 from rag_eval_otel.testing import FakeJudge
@@ -36,7 +34,6 @@ from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.untrusted import Redactor, redactor
 from support import good_parts, hide
 
-JSON = {"Content-Type": "application/json"}
 CARD = r"\b\d{4}-\d{4}\b"
 SAID = "My card is 1234-5678, and my name is Ada."
 SHOWN = "My card is [redacted], and my name is [redacted]."
@@ -193,20 +190,3 @@ def test_a_row_whose_redaction_fails_is_not_judged(tmp_path: Path) -> None:
     assert [row["response_groundedness"].reason for row in found] == [None, "redaction_error"]
     assert found[1].sample == Sample()
     assert "secret" not in str(judge.requests)
-
-
-def test_a_quoted_reply_is_not_passed_on() -> None:
-    """A server that replies with a text may quote the key at any place."""
-    key = "Zq" * 40
-    for length in (130, 190):
-        with ScriptedOpenAI(
-            lambda _, n=length: HttpReply(
-                body=json.dumps(f"{'x' * n} {key}").encode(), headers=JSON
-            )
-        ) as server:
-            judge = OpenAIJudge("m", base_url=server.base_url, api_key=key)
-            sample = Sample(question="Q", contexts=["C"], answer="A is B.")
-            (score,) = asyncio.run(
-                aevaluate(sample, ["faithfulness"], judge=judge, repairs=0)
-            ).scores
-        assert "Zq" not in str(score)

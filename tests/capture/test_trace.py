@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import (
     NonRecordingSpan,
     Span,
@@ -103,30 +102,6 @@ def test_a_generator_after_its_segment_was_read() -> None:
         assert app.handle.flush()
         assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "no_retrieval"): 1}
         assert app.statuses() == {None: 3}
-
-
-class Ids(IdGenerator):
-    """Gives every span of a trace the ids it was told, in a circle."""
-
-    def __init__(self, *spans: int) -> None:
-        self._spans, self._next, self._trace = spans, 0, 0
-
-    def generate_trace_id(self) -> int:
-        self._trace += 1
-        return self._trace
-
-    def generate_span_id(self) -> int:
-        self._next += 1
-        return self._spans[(self._next - 1) % len(self._spans)]
-
-
-def test_two_spans_of_one_id() -> None:
-    """Where an id was given twice it is not known what belongs to what: refused, all exported."""
-    with attached(provider=TracerProvider(id_generator=Ids(1, 2, 2))) as app:
-        app.turn()
-        assert app.handle.flush()
-        assert app.counted() == {("skipped", "ambiguous"): 1}
-        assert sorted(app.names()) == ["chain", "llm", "retriever"]
 
 
 @pytest.mark.parametrize("parent", ["retriever", "chain"])
@@ -216,20 +191,6 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert app.handle.flush()
         assert app.statuses() == {"scored": 1, "error": 1, None: 7}
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
-
-
-def test_a_span_of_another_make() -> None:
-    """A span that lacks what the SDK's spans have goes on, and the failure is counted."""
-
-    class Odd:
-        context = instrumentation_scope = None
-
-    with attached(raise_errors=False) as app:
-        passed: list[object] = []
-        app.pipeline.export = passed.append  # type: ignore[assignment,method-assign]
-        odd = Odd()
-        app.processor.on_end(odd)  # type: ignore[arg-type]
-        assert passed == [odd]
 
 
 def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> None:

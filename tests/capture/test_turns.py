@@ -5,7 +5,7 @@ Retrievals may be seen by tools, by messages, by documents handed on, or by a he
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -430,33 +430,6 @@ def test_a_retrieval_without_texts_is_read_in_the_prompt(
 
 
 # --- any trace ------------------------------------------------------------------------------------
-
-
-class CountedId(str):
-    """An id that counts how often it is looked up."""
-
-    __slots__ = ()
-    looked_up: ClassVar[int] = 0
-
-    def __hash__(self) -> int:
-        CountedId.looked_up += 1
-        return super().__hash__()
-
-
-def lookups(turns: int) -> int:
-    steps = [chain("app"), *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n))]
-    counted = [
-        replace(f, id=CountedId(f.id), parent=CountedId(f.parent) if f.parent else None)
-        for f in steps
-    ]
-    before = CountedId.looked_up
-    assert len(find_turns(counted)) == turns
-    return CountedId.looked_up - before
-
-
-def test_twice_as_many_turns_take_twice_as_long() -> None:
-    """A trace of very many turns does not stall the application's thread."""
-    assert lookups(200) < 2.5 * lookups(100)
 
 
 @pytest.mark.parametrize("under", [None, "root"])

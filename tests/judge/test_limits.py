@@ -259,28 +259,6 @@ def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
     assert kinds(results) <= {"JudgeRateLimitError", "JudgeUnavailableError"}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.JudgeTransportError("down"),
-        errors.JudgeTimeoutError("hangs"),
-        RuntimeError("of a library"),
-    ],
-)
-def test_an_outage_costs_five_failures_in_a_row(error: Exception) -> None:
-    """One request after the other: five are sent, then probes, and the error says why."""
-
-    async def use(server: Server) -> list[str | Exception]:
-        return [await server.ask() for _ in range(50)]
-
-    results, server = run(use, lambda _: error)
-    pauses = [later - at for at, later in pairwise(server.at[5:])]
-    assert [round(pause) for pause in pauses] == [1, 2, 4, 8], "the next one comes too late"
-    assert isinstance(results[-1], errors.JudgeUnavailableError)
-    assert results[-1].requests == 0
-    assert "failed in a row; next try in" in str(results[-1])
-
-
 def test_a_probe_that_succeeds_lets_all_through() -> None:
     """While the breaker is open, requests wait for it; nothing is sent beside the probe."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections import Counter
@@ -160,33 +159,6 @@ def test_a_provider_can_be_instrumented_after_its_processor_was_shut_down(
     handle = instrument(tracer_provider=bare, judge="lexical")
     assert handle is not processor.handle
     handle.shutdown()
-
-
-def test_spans_that_a_sink_starts_in_the_application_are_exported(
-    bare: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """Only spans on the threads of this library are the judge's."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    saved: list[Any] = []
-
-    async def save() -> None:
-        bare.get_tracer("app").start_span("save").end()
-
-    def sink(_: Evaluation) -> None:
-        bare.get_tracer("client").start_span("request of the judge").end()
-        saved.append(asyncio.run_coroutine_threadsafe(save(), loop))
-
-    next_one = SimpleSpanProcessor(exporter)
-    bare.add_span_processor(RagEvalSpanProcessor(next_one, sinks=[sink], **usual_options()))
-    record_turn(bare)
-    assert bare.force_flush()
-    saved[0].result(60)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(60)
-    loop.close()
-    assert by_name(exporter) == SCORED | {("save", None): 1}
 
 
 # --- by `instrument` ------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +32,6 @@ from live import (
     SOURCES,
     STATUS,
     App,
-    GatedExporter,
     GatedJudge,
     Source,
     asked,
@@ -44,10 +42,8 @@ from live import (
     said,
     told,
 )
-from parallel import refuse_threads
 from processes import PATIENCE
 from rag_eval_otel import Evaluation, record_question
-from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
@@ -281,45 +277,6 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         assert len(app.exported()) == 30
 
 
-def test_a_trace_that_is_given_up_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that gives it up counts its turn, and the one that reads it does not."""
-    entered, go_on = Future[threading.Thread](), threading.Event()
-
-    def find_late(*given: Any, **more: Any) -> Any:
-        entered.set_result(threading.current_thread())
-        assert go_on.wait(60)
-        return turns_in(*given, **more)
-
-    monkeypatch.setattr("rag_eval_otel.live.pipeline.turns_in", find_late)
-    with attached(shutdown_seconds=0.1) as app:
-        chain = app.turn()
-        app.handle.shutdown()
-        reader = entered.result(60)
-        go_on.set()
-        reader.join(60)
-        assert app.status_of(chain) == "shutdown"
-        assert app.counted() == {("dropped", "shutdown"): 1}
-        assert app.handle.stats.captured == 1
-
-
-def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure with one turn of a trace costs that turn; the span leaves at its deadline."""
-    with attached(raise_errors=False) as app:
-        session = app.plain("session")
-        chains = [app.turn(number, session) for number in range(2)]
-        submit, left_to_fail = app.pipeline.scorer.submit, [RuntimeError("once")]
-
-        def fail_once(*given: Any, **more: Any) -> bool:
-            if left_to_fail:
-                raise left_to_fail.pop()
-            return submit(*given, **more)
-
-        monkeypatch.setattr(app.pipeline.scorer, "submit", fail_once)
-        app.handle.flush(0.5)
-        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
-        assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
-
-
 def conserved(app: App) -> tuple[int, int]:
     """Return captured and pending turns, after a check of the metrics and of ``Handle.stats``."""
     stats = app.handle.stats
@@ -380,25 +337,6 @@ def test_spans_are_released_though_every_flush_hangs() -> None:
         assert app.handle.flush(0.5) is False
         assert processor.has_turn.wait(PATIENCE / 6)
         gate.set()
-
-
-@pytest.mark.slow
-def test_a_process_of_langchain_alone_can_end_without_new_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """From Python 3.12 on no thread starts at exit; the shutdown is limited all the same."""
-    judge, exporter = GatedJudge(), GatedExporter()
-    with attached(judge=judge, exporter=exporter, shutdown_seconds=0.2) as app:
-        app.turns(1, "runs")
-        judge.asked.result(PATIENCE)
-        exporter.close()
-        with monkeypatch.context() as patched:
-            refuse_threads(patched)
-            app.handle.shutdown()
-        assert app.handle.stats.held == 0
-        left = exporter.get_finished_spans()
-        assert all(span.parent for span in left)  # the export of the root has not come back
-        exporter.open()
 
 
 # --- turns that are refused -----------------------------------------------------------------------

@@ -17,7 +17,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 import steps
 from live import ANSWER, CONTEXT, QUESTION, SCORED, SOURCES, Source, attached, good_answers
-from parallel import forking, in_child
 from rag_eval_otel import Config, Evaluation, LexicalJudge, Sample
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import TURNS, Limit, limits_of
@@ -309,23 +308,6 @@ def test_a_caller_that_is_cancelled_cancels_no_other(cancelled: int) -> None:
 
     assert [type(one) for one in asyncio.run(use())] == [Evaluation] * 3
     assert measurement.calls == (2 if cancelled == 0 else 1)
-
-
-@pytest.mark.slow
-@forking
-def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
-    """The parent's evaluation never ends in the child, whose threads may have the same number."""
-    measurement = GatedMeasurement()
-    shared = Evaluations(cast("Any", measurement))
-
-    async def use() -> None:
-        first = asyncio.ensure_future(shared.of(SAMPLE))
-        await asyncio.sleep(0)
-        assert in_child(lambda: not shared._known)  # noqa: SLF001
-        measurement.go_on.set_result(None)
-        await first
-
-    asyncio.run(use())
 
 
 # --- one turn that is recorded by two instrumentations --------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from live import KIND, App, answered, asked, attached, collecting_size, generated, retrieved
+from live import KIND, App, answered, collecting_size, generated, retrieved
 from parallel import at_once, refuse_threads
 from rag_eval_otel.capture.trace import Held, Trace, TraceLimits
 from rag_eval_otel.config import Config
@@ -118,17 +117,6 @@ def test_deadlines_in_order() -> None:
         due.append([span.item for span in kept.exit])
         time.advance(1.0)
     assert due == [[], [], [0], [0, 1]]
-
-
-def test_time_in_which_the_process_was_stopped_is_no_waiting_time() -> None:
-    """A span that waited while nothing ran does not leave when the process goes on."""
-    time = ManualClock()
-    kept, span = store(time, hold_seconds=5.0), held()
-    kept.hold(span)
-    time.advance(100.0)
-    kept.stopped += 98.0
-    kept.decide_due()
-    assert span.state == "collecting"
 
 
 def test_a_span_may_end_while_the_lock_is_held() -> None:
@@ -268,9 +256,6 @@ def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
     thread.join(PATIENCE)
 
 
-KEPT_OPEN, MANY = 4096, 100_000
-
-
 class Watched(SpanProcessor):
     """Shows the spans of a provider to a watch, with a clock that is told the time."""
 
@@ -398,55 +383,6 @@ def test_a_span_is_waited_for_between_its_end_and_the_news_of_it() -> None:
         span.end()
     assert seen.after(1.0) == 1
     assert len(seen.ready[0].spans) == 3
-
-
-@pytest.mark.slow
-def test_spans_that_never_end_are_not_kept_for_ever() -> None:
-    """Streams that nobody closes leave spans open: only the newest are remembered."""
-    with attached() as app:
-        alive: list[Any] = []
-        for _ in range(100):
-            alive += [app.plain("open for ever") for _ in range(100)]
-            app.pipeline.sweep()
-        kept = [span for spans in app.store.open_spans._open.values() for span in spans]  # noqa: SLF001
-        assert len(kept) == KEPT_OPEN
-        assert kept[-1] is alive[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["wide", "deep"])
-def test_the_work_for_a_span_does_not_grow_with_its_trace(shape: str) -> None:
-    """The thousandth span of a trace costs as many steps of the interpreter as the tenth."""
-    few, many = steps_for(50, shape), steps_for(800, shape)
-    assert many < 16 * few * 1.5
-
-
-def steps_for(count: int, shape: str) -> int:
-    """Count the lines that are run to watch a trace of ``count`` spans."""
-    seen = Watched(max_spans=10_000)
-    root = above = seen.step("CHAIN")
-    spans = []
-    for number in range(count):
-        kind = ("RETRIEVER", "LLM", "CHAIN")[number % 3]
-        span = seen.step(kind, above, **{"input.value": asked(number)})
-        spans.append(span)
-        above = span if shape == "deep" else root
-    lines = 0
-
-    def count_lines(_frame: Any, event: str, _argument: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count_lines
-
-    before = sys.gettrace()
-    sys.settrace(count_lines)
-    try:
-        for span in reversed(spans):
-            span.end()
-        seen.sweep()
-    finally:
-        sys.settrace(before)
-    return lines
 
 
 def test_what_has_no_room_any_more_is_evicted_oldest_first() -> None:
