@@ -412,9 +412,7 @@ def test_a_broken_file_is_refused_by_name(text: str, tmp_path: Path) -> None:
         ({"faithfulness": -0.1}, "must be from 0 to 1"),
     ],
 )
-def test_a_threshold_must_fit_a_metric_that_is_measured(
-    thresholds: dict[str, float], told: str
-) -> None:
+def test_a_threshold_must_fit_a_metric(thresholds: dict[str, float], told: str) -> None:
     """Live, in a dataset run: before anything is asked."""
     with pytest.raises(ConfigError, match=told):
         build_measurement(Config(thresholds=thresholds))
@@ -467,9 +465,7 @@ def test_the_overall_label_goes_by_the_metrics_that_are_named() -> None:
         Config(label_metrics="faithfulness")  # type: ignore[arg-type]  # that is the point
 
 
-def test_calibrate_writes_what_the_other_commands_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibrate_writes_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The threshold that fits labels and is in rules; what has none is named."""
     rows = [{"faithfulness": i / 20, "faithfulness.human": int(i >= 14), "mrr": 1, "mrr.human": 1}
             for i in range(20)]  # fmt: skip
@@ -497,7 +493,7 @@ def test_calibrate_writes_what_the_other_commands_read(
     assert 'rag_evaluation_score_count{gen_ai_evaluation_name="faithfulness"}) * 0.675' in printed
 
 
-def test_rules_take_other_scales_and_metrics_of_ones_own(
+def test_rules_take_other_scales(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A grade of 4 of 5 is .75 of the histogram; only the metrics named wake anybody."""

@@ -231,9 +231,7 @@ def test_callers_during_a_request_share_the_next_one() -> None:
     ("comes", "sent_at"),
     [((0.0, 0.021, 0.042), (0.0, 0.021, 0.042)), ((0.0, 0.01, 0.2), (0.0, 0.06, 0.2))],
 )
-def test_a_caller_waits_only_while_others_come(
-    comes: Sequence[float], sent_at: Sequence[float]
-) -> None:
+def test_a_caller_waits_while_others_come(comes: Sequence[float], sent_at: Sequence[float]) -> None:
     """A request is sent at once if none is under way, and after 50 ms without a caller."""
     sent = Sent()
     all_of(sent, *((seconds, "a") for seconds in comes))

@@ -204,9 +204,7 @@ def test_titles_name_provider_model_and_address(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
-def test_lines_about_a_judge_name_it_and_its_address_alone(
-    status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_name_a_judge_and_its_address(status: int, caplog: pytest.LogCaptureFixture) -> None:
     """No line has the key, the query of the address or what the server says."""
     body = {"error": {"message": f"{SECRET} sk-key"}}
     with ScriptedOpenAI(lambda _: HttpReply(status=status, body=body)) as server:

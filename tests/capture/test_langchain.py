@@ -104,9 +104,7 @@ def test_what_a_model_said(response: LLMResult, output: str | None, model: str |
     ],
     ids=["no generations", "no documents", "an output that resists"],
 )
-def test_a_run_ends_though_its_end_cannot_be_read(
-    name: str, send: Callable[[Events], None]
-) -> None:
+def test_a_run_ends_though_its_end_resists(name: str, send: Callable[[Events], None]) -> None:
     """What resists is counted; the tree has not to wait for an end that has been."""
     events = Events(capture(raise_errors=False, grace=5.0))
     events.start()
@@ -168,7 +166,7 @@ def suppressed_in_plain_words() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("silence", [suppress_instrumentation, suppressed_in_plain_words])
-def test_a_suppressed_context_is_not_looked_at(
+def test_a_suppressed_context_is_silent(
     silence: Callable[[], AbstractContextManager[None]],
 ) -> None:
     """Our own judge may be a LangChain model: it is never captured."""

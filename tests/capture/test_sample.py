@@ -107,7 +107,7 @@ def test_a_retrieval_of_nothing_is_a_retrieval() -> None:
     [(("a", "b"), ("a", "b")), (("a", None), ()), ((None, None), ())],
     ids=["all", "some", "none"],
 )
-def test_retrieved_ids_are_of_all_contexts_or_none(
+def test_ids_of_all_contexts_or_none(
     ids: tuple[str | None, ...], expected: tuple[str, ...]
 ) -> None:
     """Ranks are only known where every context has an id."""
@@ -381,9 +381,7 @@ def test_which_question_counts(
 @pytest.mark.parametrize(
     ("asked_first", "said"), [(True, CONDENSED), (True, None), (False, CONDENSED)]
 )
-def test_the_users_question_counts_where_a_call_rewrote_it(
-    *, asked_first: bool, said: str | None
-) -> None:
+def test_the_users_question_counts_if_rewritten(*, asked_first: bool, said: str | None) -> None:
     """A follow-up stays what the user asked, though search and model were asked another one."""
     at = (1, 2) if asked_first else (5, 6)
     rewrite = llm("condense", "app", at=at, shown=("Rephrase!",), said=said)

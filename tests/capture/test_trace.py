@@ -29,7 +29,7 @@ from live import App, answered, asked, attached, collecting_size, generated, ret
 from properties import examples
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.span import LogView
-from rag_eval_otel.capture.trace import PendingLogs, TraceLimits, may_be_read
+from rag_eval_otel.capture.trace import PendingLogs, may_be_read
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
 from recordings import PATHS, is_as_stated
@@ -191,31 +191,6 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert app.handle.flush()
         assert app.statuses() == {"scored": 1, "error": 1, None: 7}
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
-
-
-def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where something of ours fails after a span was held, it leaves at once, and once."""
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError
-
-    with attached(raise_errors=False) as app:
-        app.store.limits = TraceLimits(max_bytes=100_000)
-        monkeypatch.setattr(app.pipeline, "_follow_up", fail)
-        chains = []
-        for number in range(20):
-            chains.append(app.chain(number))
-            app.retrieve(number, chains[-1])
-            app.generate(number, chains[-1])
-        for number in range(10):  # each pushes an older trace out as it is held
-            chains[-1 - number].set_attribute("more", "x" * 10_000)
-            chains[-1 - number].end()
-        left = Counter(span.context.span_id for span in app.exported())
-        assert app.handle.flush()
-        ended = Counter(span.context.span_id for span in app.exported())
-        assert set(ended.values()) == {1}
-        assert len(ended) == 50
-        assert len(left) > 40
 
 
 # --- whatever the order in which spans end --------------------------------------------------------

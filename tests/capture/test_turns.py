@@ -162,9 +162,7 @@ MS = 1_000_000
         (10, 40, TOLD, False),
     ],
 )
-def test_calls_that_two_instrumentations_recorded(
-    start: int, end: int, said: str | None, *, is_same: bool
-) -> None:
+def test_calls_recorded_twice(start: int, end: int, said: str | None, *, is_same: bool) -> None:
     """One call has one text, and nearly one time, or the time of one is within the other's."""
     first = llm("first", "app", at=(100 * MS, 900 * MS), said=TOLD)
     second = llm("second", "app", at=((100 + start) * MS, (900 + end) * MS), said=said)
@@ -418,9 +416,7 @@ def test_a_verdict_on_contexts_in_a_prompt_is_no_turn(said: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "expected"), [(None, 2), (2, 2), (3, None)])
-def test_a_retrieval_without_texts_is_read_in_the_prompt(
-    count: int | None, expected: int | None
-) -> None:
+def test_a_retrieval_without_texts(count: int | None, expected: int | None) -> None:
     """It was seen, so its documents are there; as many as it found, if it tells that."""
     blind = replace(retriever("r", "app", at=(5, 9), query=ASKED, found=None), document_count=count)
     (turn,) = find_turns([app(), blind, write(f"Context:\n{PAGE}\n\n{OTHER}")], loss="possible")

@@ -115,9 +115,7 @@ def test_the_variables_of_the_provider(
 
 
 @pytest.mark.parametrize("name", ["anthropic/m", "google/m", "mistral/m"])
-def test_a_key_that_is_missing(
-    name: str, server: Providers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_key(name: str, server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named, and OpenAI's key is not sent in its place; local servers need none."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     with pytest.raises(JudgeAuthError, match=PROVIDERS[name.partition("/")[0]].keys[0]):

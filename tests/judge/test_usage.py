@@ -220,9 +220,7 @@ def test_a_judge_that_names_no_tokens_is_estimated(named: Usage) -> None:
     ],
 )
 @pytest.mark.parametrize("calls", ["attempt", "nothing"])
-def test_failed_requests_without_a_reply_are_free(
-    error: Exception, tokens: int, calls: str
-) -> None:
+def test_failures_without_a_reply_are_free(error: Exception, tokens: int, calls: str) -> None:
     """A refusal takes no tokens; if a reply may have been paid for, the estimate counts."""
     one = budget("10k tokens/minute")
 

@@ -28,7 +28,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TracerProvider]:
     made.shutdown()
 
 
-def test_handlers_share_the_pipeline_of_the_global_provider(
+def test_handlers_share_a_pipeline(
     provider: TracerProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Handlers made before there is a provider find the global one at their first run."""

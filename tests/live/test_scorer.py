@@ -90,9 +90,7 @@ def test_a_cascade_chooses_more_of_what_looks_bad(label: Label | None, probabili
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.5, 1.0])
 @pytest.mark.parametrize("probability", [0.0, 0.02, 0.3, 1.0])
-def test_the_uniform_part_is_what_the_rate_alone_would_have_chosen(
-    rate: float, probability: float
-) -> None:
+def test_the_uniform_part_is_that_of_the_rate_alone(rate: float, probability: float) -> None:
     """A turn is chosen below its probability, and is targeted unless the rate has chosen it."""
     rules = [SamplingRule(match={"tier": "gold"}, rate=probability)]
     admission = Admission(sample_rate=rate, rules=rules)
@@ -411,9 +409,7 @@ def test_a_judge_that_is_of_no_use_is_seen(caplog: pytest.LogCaptureFixture) -> 
 
 @SOURCES
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_what_a_sink_throws_past_every_edge_costs_no_span(
-    error: type[BaseException], source: Source
-) -> None:
+def test_what_a_sink_throws_costs_no_span(error: type[BaseException], source: Source) -> None:
     """The turn was counted before, its span leaves with its scores, and the next one is scored."""
     errors = [error()]
 

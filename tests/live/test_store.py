@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
 from live import KIND, App, answered, collecting_size, generated, retrieved
-from parallel import at_once, refuse_threads
+from parallel import refuse_threads
 from rag_eval_otel.capture.trace import Held, Trace, TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.store import Clock, Store
@@ -166,24 +165,6 @@ def test_in_any_order_each_span_leaves_once(events: list[tuple[int, str]]) -> No
     clock.export()
     assert len(exits.left) == accepted
     assert (len(kept), kept.size, kept.waiting, list(kept.exit)) == (0, 0, 0, [])
-
-
-def test_threads_race_for_each_span() -> None:
-    """Eight threads that all decide about the same spans: one wins for each."""
-    kept, exits = store(max_held=500), Exits()
-    spans = [held(number) for number in range(500)]
-    for span in spans:
-        kept.hold(span)
-    wins: list[bool] = []
-    with ticking(kept, exits) as clock:
-
-        def race() -> None:
-            wins.extend(clock.release(span, SCORED) for span in spans)
-
-        at_once(*[race] * 8)
-        assert kept.wait_left(PATIENCE)
-    assert sum(wins) == 500
-    assert Counter(number for number, _ in exits.left) == dict.fromkeys(range(500), 1)
 
 
 def test_a_deadline_is_kept_between_two_exports() -> None:

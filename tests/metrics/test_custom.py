@@ -114,9 +114,7 @@ def test_what_the_judge_is_sent() -> None:
         (("answer", "house_style"), {}, "missing_input"),
     ],
 )
-def test_an_input_that_is_missing(
-    inputs: tuple[str, ...], texts: dict[str, Any], reason: str
-) -> None:
+def test_a_missing_input(inputs: tuple[str, ...], texts: dict[str, Any], reason: str) -> None:
     """What the sample lacks is named, and nobody is asked."""
     judge = FakeJudge(script())
     score = score_of(kindness(inputs=inputs), judge, **texts)

@@ -8,10 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 
 import pytest
-from opentelemetry import context as otel_context
-from opentelemetry import trace
 from opentelemetry.instrumentation.utils import (
-    is_http_instrumentation_enabled,
     is_instrumentation_enabled,
 )
 
@@ -102,25 +99,6 @@ def test_shutdown_gives_up_what_is_left() -> None:
     assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
 
 
-def test_judges_are_hidden_from_instrumentation_and_the_callers_span() -> None:
-    """Jobs run under suppression, and not in the span that was current at submission."""
-    evaluator = BackgroundEvaluator()
-    seen: list[object] = []
-
-    async def job() -> None:
-        seen.append(is_instrumentation_enabled())
-        seen.append(is_http_instrumentation_enabled())
-        seen.append(otel_context.get_value("suppress_instrumentation"))
-        seen.append(trace.get_current_span().get_span_context().is_valid)
-
-    span = trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))
-    with trace.use_span(span):
-        evaluator.submit(Call(job))
-    assert evaluator.flush(10)
-    assert seen == [False, False, True, False]
-    evaluator.shutdown(1)
-
-
 def test_bytes_are_bounded() -> None:
     """Waiting jobs are bounded by their texts as well, also after their span has left."""
     evaluator, gate = BackgroundEvaluator(max_bytes=10), Gate()
@@ -132,9 +110,7 @@ def test_bytes_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, GeneratorExit, SystemExit, KeyboardInterrupt])
-def test_a_job_that_raises_disturbs_no_other(
-    error: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_that_raises(error: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a judge throws, the job is given up, logged, and the thread goes on."""
     evaluator, gate = BackgroundEvaluator(), Gate()
     given_up: list[GivenUp] = []
@@ -152,21 +128,6 @@ def test_a_job_that_raises_disturbs_no_other(
     assert given_up == ["error"]
     assert f"failed in a job; the application is unaffected: {error.__name__} at" in caplog.text
     evaluator.shutdown(1)
-
-
-def test_a_job_cannot_wait_for_itself() -> None:
-    """A flush or shutdown from within a job comes back at once, and says that it is not done."""
-    evaluator = BackgroundEvaluator()
-    seen: list[object] = []
-
-    async def job() -> None:
-        seen.append(evaluator.is_current())
-        seen.append(evaluator.flush(60))
-        seen.append(evaluator.shutdown(60))
-
-    evaluator.submit(Call(job))
-    assert evaluator.flush(10)
-    assert seen == [True, False, False]
 
 
 def test_the_newest_job_that_waits_runs_first() -> None:
