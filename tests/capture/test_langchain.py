@@ -5,7 +5,6 @@ What is noted of an event is data that nobody changes any more, whatever the app
 
 import asyncio
 import inspect
-import threading
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -30,10 +29,10 @@ from pydantic import BaseModel
 from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
 from apps.parts import PROMPT, lookup, rag
-from rag_eval_otel.capture.langchain import LangChainCapture, LangChainHook
+from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.runs import Run
 from rag_eval_otel.capture.step import Step
-from recording import ANSWER, PAGE, QUESTION, Capture, Events, Spiteful, capture, generated, said
+from recording import ANSWER, PAGE, QUESTION, Events, Spiteful, capture, generated, said
 
 
 def step_of(run: Run) -> Step:
@@ -187,30 +186,6 @@ def test_a_disabled_handler_is_silent() -> None:
     Events(events.captured).turn()
     events.end()
     assert [span.name for span in events.captured.spans] == ["invoke_workflow chain"]
-
-
-@contextmanager
-def hooked(captured: Capture) -> Iterator[Capture]:
-    """Install the handler for all runs, twice, and remove it at the end."""
-    hook = LangChainHook()
-    hook.install(captured.handler)
-    hook.install(captured.handler)
-    try:
-        yield captured
-    finally:
-        hook.remove()
-
-
-def test_the_hook_sees_chains_in_every_thread() -> None:
-    """Nothing is passed to the chains."""
-    with hooked(capture()) as captured:
-        rag().invoke(company.FOUNDED)
-        thread = threading.Thread(target=rag().invoke, args=(company.SPARS,))
-        thread.start()
-        thread.join()
-        asyncio.run(rag().ainvoke(company.FOUNDED))
-    questions = [question for question, _, _ in captured.truths]
-    assert questions == sorted([company.FOUNDED, company.FOUNDED, company.SPARS])
 
 
 # --- events in asynchronous LangChain: ours run in the loop, and nobody else loses any ------------

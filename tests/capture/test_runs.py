@@ -1,11 +1,9 @@
 """The recorder: every tree is handed on once, in time, whatever happens to its runs."""
 
 import asyncio
-import threading
 from uuid import UUID
 
 import pytest
-from opentelemetry.trace import use_span
 
 from rag_eval_otel.capture.runs import MAX_RUNS
 from rag_eval_otel.capture.step import Kind
@@ -106,20 +104,6 @@ def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None
     captured.flush()
     assert [span for span, _ in captured.turns] == [request.get_span_context()]
     assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
-
-
-def test_the_context_is_that_of_the_roots_start() -> None:
-    """Runs may end in threads and tasks that know nothing of the request."""
-    captured = capture()
-    request = captured.tracer.start_span("request")
-    with use_span(request):
-        write, search, root = begin_turn(captured)
-    thread = threading.Thread(target=finish, args=(captured, write, search, root))
-    thread.start()
-    thread.join()
-    parent = captured.span("invoke_workflow chain1").parent
-    assert parent == request.get_span_context()
-    request.end()
 
 
 def test_a_tree_waits_for_what_is_still_open() -> None:
