@@ -392,22 +392,6 @@ def test_what_a_function_is_bound_to_is_in_the_version(make: Callable[[float], A
     assert first != other
 
 
-def test_a_function_that_holds_itself() -> None:
-    """Circles end, and sets and mappings count in any order."""
-
-    def again(sample: Sample, depth: int = 0) -> float:
-        return again(sample, depth + 1) if depth < 2 else 1.0
-
-    circle: list[object] = [again]
-    circle.append(circle)
-    assert measured(m.FunctionMetric(function=again, name="again"))["again"].value == 1.0
-    first, other = (
-        m.FunctionMetric(function=partial(weigh, weight=1, more=more), name="weighed").source
-        for more in ({"a": {1, 2}, "b": circle}, {"b": circle, "a": {2, 1}})
-    )
-    assert first == other
-
-
 HALVES = {0: "Wrong.", 0.5: "Half right.", 1: "Right."}
 RAGAS = {
     "score0_description": "Wrong.",
