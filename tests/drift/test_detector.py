@@ -85,16 +85,6 @@ def test_after_an_alarm_the_evidence_keeps_its_value_for_the_cooldown() -> None:
     assert first_alarm(found, scores(1000, BAD, seed=3)) is not None  # it has not gone away
 
 
-def test_relearning_replaces_the_baseline() -> None:
-    """Scores like those of the new baseline raise no alarm."""
-    found = BettingDetector(reference=scores(2000), learn=1000)
-    assert first_alarm(found, scores(2000, BAD, seed=1)) is not None
-    found.relearn()
-    assert first_alarm(found, scores(3000, BAD, seed=2)) is None
-    found.relearn(scores(2000))
-    assert first_alarm(found, scores(2000, BAD, seed=3)) is not None
-
-
 def test_a_rise_is_detected_from_scores_about_its_onset() -> None:
     """Mean and onset do not depend on the other views; `detector` sets the usual options."""
     dice = random.Random(1)

@@ -485,19 +485,6 @@ def test_a_server_that_refuses_so_many(most: int) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "reason",
-    ['it says "rating": 0 there', "braces } and { and 2 digits", "émigré — 日本 \U0001f600 1"],
-)
-def test_the_rating_is_found_beside_any_reason(reason: str) -> None:
-    """Digits and quotes in the reason are not taken for the rating."""
-    score, _ = measured(
-        metric("context_relevance", rating="logprobs"),
-        answering(2, {"2": 0.75, "1": 0.25}, reason=reason),
-    )
-    assert (score.value, score.detail["rated"]) == (0.875, "logprobs")
-
-
 BEFORE = '{"context_relevance_1": {"rating": '
 NOTHING = [{"token": "2", "logprob": None}, {"token": None}]
 BROKEN = (

@@ -236,20 +236,6 @@ def test_a_reply_is_found_in_what_surrounds_it(group: list[kinds.Task[Any]], wra
     assert kinds_of(read_parts(text, group)) == [task.reply for task in group]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"statements": ["a", "b"]}',
-        'Here: {"statements": ["a", "b"]}.',
-        '{"statements": {"statements": ["a", "b"]}}',
-        'As in {"x": 1}: {"statements": {"statements": ["a", "b"]}}',
-    ],
-)
-def test_a_task_whose_member_has_its_name(text: str) -> None:
-    """A judge that writes a name once, where task and member share it, is understood."""
-    assert read_parts(text, [STATEMENTS]) == (kinds.Statements(statements=["a", "b"]),)
-
-
 @pytest.mark.parametrize("left", [3, 5, 12])
 def test_a_reply_cut_off_keeps_what_was_whole(left: int) -> None:
     """What came before the cut is used; the part that it hit is not trusted."""

@@ -18,8 +18,6 @@ from langchain_core.runnables import RunnableLambda
 from opentelemetry import context as otel_context
 from opentelemetry._logs import NoOpLoggerProvider
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import Span
 
@@ -42,7 +40,6 @@ from live import (
     said,
     told,
 )
-from processes import PATIENCE
 from rag_eval_otel import Evaluation, record_question
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
@@ -306,37 +303,6 @@ def test_a_turn_is_pending_until_it_has_an_outcome(source: Source) -> None:
         assert app.handle.flush(60)
         assert conserved(app) == (5, 0)
         assert app.handle.stats.turns == {"scored": 5}
-
-
-class HangingFlush(BatchSpanProcessor):
-    """A processor whose flush never returns, but whose spans are taken."""
-
-    def __init__(self, gate: threading.Event) -> None:
-        super().__init__(InMemorySpanExporter())
-        self.gate = gate
-        self.has_turn = threading.Event()
-
-    def on_end(self, span: ReadableSpan) -> None:
-        if span.name == "chain":
-            self.has_turn.set()
-
-    def force_flush(self, timeout_millis: int | None = None) -> bool:
-        return self.gate.wait(PATIENCE)
-
-
-@pytest.mark.slow
-def test_spans_are_released_though_every_flush_hangs() -> None:
-    """Flushes that hang have threads of their own, and those that find no thread are dropped."""
-    gate = threading.Event()
-    processor = HangingFlush(gate)
-    with attached(judge=GatedJudge(), shutdown_seconds=0.5, hold_seconds=3600) as app:
-        app.provider.add_span_processor(processor)
-        for _ in range(8):
-            assert app.handle.flush(0.05) is False
-        app.turn()
-        assert app.handle.flush(0.5) is False
-        assert processor.has_turn.wait(PATIENCE / 6)
-        gate.set()
 
 
 # --- turns that are refused -----------------------------------------------------------------------

@@ -6,7 +6,6 @@ import logging
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -36,11 +35,11 @@ from rag_eval_otel import (
 )
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import Span as SpanRecord
-from rag_eval_otel.export.metrics import Agreement, InstrumentSink
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live import recorded
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.runtime.threads import BackgroundEvaluator
-from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
 from recording import Capture, capture
 from steps import outcomes_of
 from support import hide
@@ -398,18 +397,6 @@ def test_feedback_that_is_named_like_a_metric_is_about_this_metric() -> None:
         assert agreement(app) == {("faithfulness", "pass", "pass"): 1}
 
 
-@pytest.mark.parametrize("sampling", [{"is_targeted": True}, {"stage": "offline"}])
-def test_scores_of_chosen_turns_and_of_the_offline_judge_are_not_compared(sampling: Any) -> None:
-    """They are no fair sample of what the judge says."""
-    passed: list[object] = []
-    found = intake(passed)
-    found.take(Feedback(trace_id=1, span_id=10, score=1), "ids")
-    found(replace(evaluated(10), sampling=Sampling(**sampling)))
-    assert not [each for each in passed if isinstance(each, Agreement)]
-    found(replace(evaluated(10), sampling=Sampling(probability=0.5)))
-    assert [each.metric for each in passed if isinstance(each, Agreement)] == ["m", "overall"]
-
-
 def test_feedback_within_the_current_span() -> None:
     """Without ids, feedback is on the current span, and is compared when the turn is scored."""
     with attached(**FAITHFUL) as app:
@@ -595,15 +582,3 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found._turns) == len(found._runs) == 64  # noqa: SLF001
     assert len(found._early) == 1024  # noqa: SLF001
     assert max(map(len, found._early.values())) == 16  # noqa: SLF001
-
-
-def test_early_feedback_on_another_turn_of_the_trace_waits() -> None:
-    """Feedback on one span is not given to the turn of another span."""
-    found = intake()
-    found.take(Feedback(trace_id=1, span_id=20, score=1), "ids")
-    for span_id in (10, 30):
-        found._known((1, span_id))  # noqa: SLF001
-    found(evaluated(10))
-    assert found.of(SpanRef(trace_id=1, span_id=10)) == ()
-    found(evaluated(20))
-    assert len(found.of(SpanRef(trace_id=1, span_id=20))) == 1

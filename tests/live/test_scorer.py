@@ -388,25 +388,6 @@ def test_failing_scores_are_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert "transport" in second
 
 
-def test_a_judge_that_is_of_no_use_is_seen(caplog: pytest.LogCaptureFixture) -> None:
-    """The span says unscored and why, the log has it once, and then only probes are sent."""
-    judge = FakeJudge(lambda _: "I can't help with that.", model="m-chatty")
-    with attached(judge=judge) as app:
-        for number in range(3):
-            app.turn(number)
-            assert app.handle.flush()
-        counts, (first, *_) = app.counted(), app.judged()
-    assert counts[("unscored", "unparsable")] >= 1
-    assert counts.keys() <= {("unscored", "unparsable"), ("error", "circuit_open")}
-    assert sum(counts.values()) == 3
-    names = ("status", "reason", "judge", "label")
-    expected = ["unscored", "unparsable", "m-chatty", None]
-    assert [first.get(f"rag.evaluation.{name}") for name in names] == expected
-    (line,) = lines_of(caplog, "no metric can use")
-    assert "m-chatty" in line
-    assert "I can't" not in line
-
-
 @SOURCES
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_what_a_sink_throws_costs_no_span(error: type[BaseException], source: Source) -> None:

@@ -96,16 +96,6 @@ def test_the_spans_follow_the_conventions(app: App) -> None:
     assert {operation(span) for span in roots(captured.spans)} == {expected}
 
 
-@pytest.mark.parametrize("spans", ["essential", "all"])
-@each_app
-def test_a_span_stands_for_each_turn(app: App, spans: Spans) -> None:
-    """Each turn has a span of its own, which is exported afterwards."""
-    captured = ran(app, spans)
-    standing = Counter(context.span_id for context, _ in captured.turns)
-    assert not [span for span, times in standing.items() if times > 1]
-    assert set(standing) <= {span.context.span_id for span in captured.spans}
-
-
 @each_app
 def test_no_text_is_exported_unasked(app: App) -> None:
     """With content capture off no question, page or answer is on any span."""
