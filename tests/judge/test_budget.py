@@ -109,14 +109,6 @@ def test_a_request_above_a_limit_passes_if_nothing_is_used() -> None:
     assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
 
 
-def test_64_threads_get_exactly_the_limit() -> None:
-    """However many threads ask at once, a limit of requests is met, and never exceeded."""
-    one = budget("1000 requests/minute", clock=ManualClock())
-    with ThreadPoolExecutor(64) as pool:
-        found = list(pool.map(lambda _: admitted(one, 40), range(64)))
-    assert sum(found) == 1000
-
-
 SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
 
 
@@ -190,18 +182,6 @@ def test_without_redis_the_process_counts_alone(caplog: pytest.LogCaptureFixture
     assert admitted(one, 1) == 0
     assert len(errors) == 2
     assert caplog.text.count("the budget's Redis cannot be reached (ConnectionError)") == 1
-
-
-def test_with_a_wrong_argument_of_redis_the_process_counts_alone() -> None:
-    """An argument that fails on connecting costs no score."""
-    url = f"redis://127.0.0.1:{free_port()}/0?retry=x"
-    assert admitted(shared(url, "3 requests/minute"), 5) == 3
-
-
-def test_the_url_may_say_how_long_to_wait() -> None:
-    """``socket_timeout`` in the URL replaces the time that a call waits for Redis."""
-    counts = RedisCounts("redis://127.0.0.1:9/0?socket_timeout=60", [])
-    assert counts._timeout == 60  # noqa: SLF001
 
 
 @pytest.mark.parametrize(

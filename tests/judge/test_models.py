@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -116,9 +115,7 @@ def test_the_variables_of_the_provider(
 
 
 @pytest.mark.parametrize("name", ["anthropic/m", "google/m", "mistral/m"])
-def test_a_key_that_is_missing(
-    name: str, server: Providers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_key(name: str, server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named, and OpenAI's key is not sent in its place; local servers need none."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     with pytest.raises(JudgeAuthError, match=PROVIDERS[name.partition("/")[0]].keys[0]):
@@ -401,17 +398,3 @@ def test_a_protected_judge_looks_like_the_judge() -> None:
     assert "Talker" in repr(judge)
     assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
     assert asyncio.run(embedder.embed(["a", "b"])).shape == (2, 3)
-
-
-def test_live_scoring_has_a_breaker_and_allows_the_requests_of_all_its_turns() -> None:
-    """A turn sends several requests; with a short hold, a pause of ten seconds is waited for."""
-    config = Config(judge="openai/m", concurrency=16, hold_seconds=2.0)
-    live: Any = build_judge(config)
-    limits = live.endpoint.limits
-    assert (limits.concurrency, limits.failures) == (64, 5)
-    assert live.endpoint.limits.concurrency == 64
-    assert limits.patience == 15
-    unheld: Any = build_judge(Config(judge="openai/m", hold_seconds=0))
-    assert unheld.endpoint.limits.patience == config.evaluation_timeout
-    plain: Any = build_plain_judge(config)
-    assert math.isinf(plain.endpoint.limits.failures)

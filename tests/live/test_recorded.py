@@ -6,7 +6,6 @@ import logging
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -36,11 +35,11 @@ from rag_eval_otel import (
 )
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import Span as SpanRecord
-from rag_eval_otel.export.metrics import Agreement, InstrumentSink
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live import recorded
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.runtime.threads import BackgroundEvaluator
-from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
 from recording import Capture, capture
 from steps import outcomes_of
 from support import hide
@@ -223,19 +222,6 @@ def test_a_turn_is_scored_on_the_span_it_was_said_on() -> None:
         assert not any(text in app.exported_texts() for text in (QUESTION, CONTEXT, ANSWER))
 
 
-def test_an_exported_turn_is_read_again() -> None:
-    """A span that left with both conventions gives the same turn in another pipeline."""
-    with attached(export_content="all") as app:
-        with app.within():
-            say_all()
-        app.handle.flush()
-        (span,) = app.exported()
-    with attached() as second:
-        second.processor.on_end(span)
-        second.handle.flush()
-        assert second.handle.stats.turns == {"scored": 1}
-
-
 # --- within LangChain runs ------------------------------------------------------------------------
 
 PAGES = (company.HISTORY, company.FOUNDER)
@@ -411,18 +397,6 @@ def test_feedback_that_is_named_like_a_metric_is_about_this_metric() -> None:
         assert agreement(app) == {("faithfulness", "pass", "pass"): 1}
 
 
-@pytest.mark.parametrize("sampling", [{"is_targeted": True}, {"stage": "offline"}])
-def test_scores_of_chosen_turns_and_of_the_offline_judge_are_not_compared(sampling: Any) -> None:
-    """They are no fair sample of what the judge says."""
-    passed: list[object] = []
-    found = intake(passed)
-    found.take(Feedback(trace_id=1, span_id=10, score=1), "ids")
-    found(replace(evaluated(10), sampling=Sampling(**sampling)))
-    assert not [each for each in passed if isinstance(each, Agreement)]
-    found(replace(evaluated(10), sampling=Sampling(probability=0.5)))
-    assert [each.metric for each in passed if isinstance(each, Agreement)] == ["m", "overall"]
-
-
 def test_feedback_within_the_current_span() -> None:
     """Without ids, feedback is on the current span, and is compared when the turn is scored."""
     with attached(**FAITHFUL) as app:
@@ -485,17 +459,6 @@ def test_the_id_of_a_langchain_run_names_the_turn() -> None:
     found = {(one.trace_id, one.span_id) for one in sink.feedback}
     assert found == {(one.trace_id, one.span_id) for one in scored}
     assert len(found) == len(sink.feedback) == 3
-
-
-def test_feedback_by_the_digits_of_a_later_run_is_passed_on_once() -> None:
-    """They may be a trace id of another process, so it is passed on at once, and not again."""
-    chain = rag(KeywordRetriever(), ScriptedChat(reply=saying("In 1987.")))
-    run_id, sink = uuid.uuid4(), KeepingSink()
-    with attached(**FAITHFUL, sinks=[sink]) as app:
-        record_feedback(1, trace_id=run_id.hex)
-        chain.invoke("When?", {"callbacks": [app.handle.callback], "run_id": run_id})
-        assert app.handle.flush()
-    assert [each.trace_id for each in sink.feedback] == [run_id.int]
 
 
 def test_feedback_within_a_run_without_a_span() -> None:
@@ -594,19 +557,6 @@ def test_feedback_in_a_process_without_a_pipeline(caplog: pytest.LogCaptureFixtu
     assert not caplog.messages
 
 
-def test_the_pipeline_that_knows_the_turn_takes_the_feedback() -> None:
-    """With several pipelines in a process, the newest one is asked last."""
-    with attached() as first:
-        span = scored_turn(first)
-        with attached() as second:
-            record_feedback(1, **ids(span))
-            record_feedback(1, trace_id=TRACE)
-            assert first.handle.flush()
-            assert second.handle.flush()
-            assert first.handle.stats.feedback == {"joined": 1}
-            assert second.handle.stats.feedback == {"unmatched": 1}
-
-
 def intake(passed: list[Any] | None = None) -> FeedbackIntake:
     return FeedbackIntake(
         instruments=InstrumentSink(MeterProvider()),
@@ -632,26 +582,3 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found._turns) == len(found._runs) == 64  # noqa: SLF001
     assert len(found._early) == 1024  # noqa: SLF001
     assert max(map(len, found._early.values())) == 16  # noqa: SLF001
-
-
-def test_early_feedback_on_another_turn_of_the_trace_waits() -> None:
-    """Feedback on one span is not given to the turn of another span."""
-    found = intake()
-    found.take(Feedback(trace_id=1, span_id=20, score=1), "ids")
-    for span_id in (10, 30):
-        found._known((1, span_id))  # noqa: SLF001
-    found(evaluated(10))
-    assert found.of(SpanRef(trace_id=1, span_id=10)) == ()
-    found(evaluated(20))
-    assert len(found.of(SpanRef(trace_id=1, span_id=20))) == 1
-
-
-def test_feedback_on_a_run_of_several_turns_needs_the_span() -> None:
-    """The run names none of them; with a span id, it does."""
-    found = intake(passed := list[Any]())
-    for span_id in (10, 20):
-        found.note(SpanContext(1, span_id, is_remote=False), runs=["run", 77])
-    found.take(Feedback(trace_id=77, score=1), "run")
-    assert passed == []
-    found.take(Feedback(trace_id=77, span_id=20, score=1), "run")
-    assert [(each.trace_id, each.span_id) for each in passed] == [(1, 20)]

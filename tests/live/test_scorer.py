@@ -17,9 +17,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 import steps
 from live import ANSWER, CONTEXT, QUESTION, SCORED, SOURCES, Source, attached, good_answers
-from parallel import forking, in_child
 from rag_eval_otel import Config, Evaluation, LexicalJudge, Sample
-from rag_eval_otel.capture.sample import RecentTurns
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import TURNS, Limit, limits_of
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeTransportError
@@ -92,9 +90,7 @@ def test_a_cascade_chooses_more_of_what_looks_bad(label: Label | None, probabili
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.5, 1.0])
 @pytest.mark.parametrize("probability", [0.0, 0.02, 0.3, 1.0])
-def test_the_uniform_part_is_what_the_rate_alone_would_have_chosen(
-    rate: float, probability: float
-) -> None:
+def test_the_uniform_part_is_that_of_the_rate_alone(rate: float, probability: float) -> None:
     """A turn is chosen below its probability, and is targeted unless the rate has chosen it."""
     rules = [SamplingRule(match={"tier": "gold"}, rate=probability)]
     admission = Admission(sample_rate=rate, rules=rules)
@@ -312,46 +308,7 @@ def test_a_caller_that_is_cancelled_cancels_no_other(cancelled: int) -> None:
     assert measurement.calls == (2 if cancelled == 0 else 1)
 
 
-@pytest.mark.slow
-@forking
-def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
-    """The parent's evaluation never ends in the child, whose threads may have the same number."""
-    measurement = GatedMeasurement()
-    shared = Evaluations(cast("Any", measurement))
-
-    async def use() -> None:
-        first = asyncio.ensure_future(shared.of(SAMPLE))
-        await asyncio.sleep(0)
-        assert in_child(lambda: not shared._known)  # noqa: SLF001
-        measurement.go_on.set_result(None)
-        await first
-
-    asyncio.run(use())
-
-
 # --- one turn that is recorded by two instrumentations --------------------------------------------
-
-
-def of(recent: RecentTurns, by: str, start: int, end: int, answer: str = "In 1987.") -> bool:
-    found = turn(source=by, start=start, end=end)
-    return recent.is_repeated(replace(SAMPLE, answer=answer), found)
-
-
-def test_the_same_turn_by_another_instrumentation_is_a_repeat() -> None:
-    """Two requests at once, each recorded by both, are two turns; later, it is another turn."""
-    recent = RecentTurns()
-    seen = [of(recent, by, at, at + 50) for by in ("handler", "theirs") for at in (0, 10)]
-    assert seen == [False, False, True, True]
-    assert not of(recent, "theirs", 101, 200)
-
-
-def test_only_the_last_turns_are_remembered() -> None:
-    """Memory is bounded: the oldest are forgotten."""
-    recent = RecentTurns(max_turns=2)
-    for answer in "abc":
-        assert not of(recent, "handler", 0, 100, answer)
-    assert not of(recent, "theirs", 0, 100, "a")
-    assert of(recent, "theirs", 0, 100, "c")
 
 
 # --- budgets, and the log -------------------------------------------------------------------------
@@ -431,30 +388,9 @@ def test_failing_scores_are_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert "transport" in second
 
 
-def test_a_judge_that_is_of_no_use_is_seen(caplog: pytest.LogCaptureFixture) -> None:
-    """The span says unscored and why, the log has it once, and then only probes are sent."""
-    judge = FakeJudge(lambda _: "I can't help with that.", model="m-chatty")
-    with attached(judge=judge) as app:
-        for number in range(3):
-            app.turn(number)
-            assert app.handle.flush()
-        counts, (first, *_) = app.counted(), app.judged()
-    assert counts[("unscored", "unparsable")] >= 1
-    assert counts.keys() <= {("unscored", "unparsable"), ("error", "circuit_open")}
-    assert sum(counts.values()) == 3
-    names = ("status", "reason", "judge", "label")
-    expected = ["unscored", "unparsable", "m-chatty", None]
-    assert [first.get(f"rag.evaluation.{name}") for name in names] == expected
-    (line,) = lines_of(caplog, "no metric can use")
-    assert "m-chatty" in line
-    assert "I can't" not in line
-
-
 @SOURCES
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_what_a_sink_throws_past_every_edge_costs_no_span(
-    error: type[BaseException], source: Source
-) -> None:
+def test_what_a_sink_throws_costs_no_span(error: type[BaseException], source: Source) -> None:
     """The turn was counted before, its span leaves with its scores, and the next one is scored."""
     errors = [error()]
 
