@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
@@ -42,11 +42,10 @@ from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
 from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
 from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
-from rag_eval_otel.log import log
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import JUDGING, Edge, is_stand_in, judging
 from rag_eval_otel.runtime.threads import Call, GivenUp, Workers
-from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, HoldStatus, Sink
+from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink
 from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:
@@ -94,7 +93,6 @@ class Pipeline:
         redact = redactor(config.redact)
         self.content = ContentFilter(exported=config.export_content, redactor=redact)
         self.scorer = scorer or TurnScorer(config, instruments=instruments, sinks=sinks)
-        self.scorer.sinks = (*self.scorer.sinks, self._warn_of_missing_providers)
         self.evaluator = self.scorer.evaluator
         self.store = Store(config, clock=now, retrieving=self.scorer.retrieving)
         self.clock = Clock(
@@ -495,9 +493,6 @@ class Pipeline:
             kinds.append("LoggerProvider")
         return kinds
 
-    def _warn_of_missing_providers(self, _: Evaluation) -> None:
-        _warn_of_missing(*self.missing_providers())
-
     def flush(self, timeout: float) -> bool:
         """See `Handle.flush`."""
         deadline = self.now() + timeout
@@ -595,10 +590,3 @@ class Pipeline:
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self.now())
-
-
-@cache
-def _warn_of_missing(*names: str) -> None:
-    if names:
-        text = "no %s is set, whose metrics or events are lost; docs/opentelemetry.md shows how"
-        log.warning(text, " and no ".join(names))
