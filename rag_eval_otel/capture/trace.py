@@ -396,9 +396,9 @@ class OpenSpans:
 
 
 def is_own(span: ReadableSpan) -> bool:
-    """Return True if this library has started ``span``, for a LangChain run."""
+    """Return True if this library has started ``span``, for a LangChain run or a judge."""
     scope = getattr(span, "instrumentation_scope", None)
-    return scope is not None and scope.name == semconv.SCOPE
+    return scope is not None and scope.name in semconv.OWN_SCOPES
 
 
 def is_bystander(view: Span) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.sample import RecentTurns, extract, why_none
+from rag_eval_otel.capture.sample import RecentTurns, Refused, read_sample, why_none
 from rag_eval_otel.capture.span import ROUTES, Span, about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
@@ -27,9 +27,11 @@ from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
 from rag_eval_otel.judge.lexical import evades
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
-from rag_eval_otel.judge.usage import title_of
+from rag_eval_otel.judge.usage import Exchange, scope, title_of
 from rag_eval_otel.judge.wire import load_prompts
+from rag_eval_otel.live.explain import Explanations
 from rag_eval_otel.live.recorded import FeedbackIntake
+from rag_eval_otel.log import cause_of
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
@@ -48,7 +50,7 @@ from rag_eval_otel.types import (
     SkipReason,
     SpanRef,
 )
-from rag_eval_otel.untrusted import redactor
+from rag_eval_otel.untrusted import function_of, redactor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -190,6 +192,9 @@ class TurnScorer:
             limits=[limit for limit in config.limits if limit.unit == TURNS],
             has_cascade=config.cascade is not None,
         )
+        self.judge_spans: Callable[[SpanContext, Exchange], object] | None = None
+        self._on_sample = function_of("a Sample", config.on_sample, option="on_sample")
+        self.explanations = Explanations()
         self._recent = RecentTurns()
         self.retrieving: set[str] = set()  # names of steps that answered after a retrieval
         self._of_turns: set[int] = set()  # ids of traces with a turn
@@ -211,9 +216,7 @@ class TurnScorer:
             text = "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute"
             self._log.write(f"skipped {reason}", text, reason)
 
-    def refuse_steps(
-        self, steps: Sequence[Step], trace_id: int | None = None
-    ) -> Mapping[Hashable, Ending]:
+    def refuse_steps(self, steps: Sequence[Step], trace_id: Hashable) -> Mapping[Hashable, Ending]:
         """Count a trace without a turn; return endings by span id, that of the others under None.
 
         An answer without a search has an ending if a step of its name has retrieved before.
@@ -221,6 +224,8 @@ class TurnScorer:
         reason = why_none(steps)
         if reason is None:
             return {}
+        root = next((step for step in steps if step.parent is None), steps[0])
+        self.explanations.add(trace_id, reason, name=root.name, steps=steps)
         recorded = [step for step in steps if step.recorded and reason == "no_retrieval"]
         if reason != "no_retrieval" or recorded:
             self.instruments.found()
@@ -299,6 +304,7 @@ class TurnScorer:
             ending = Ending("skipped", result, feedback=said, searches=made)
             if job.claim(ending):
                 self.refuse(result)
+                job.explain(result)
             return ending
         result = replace(result, is_span_missed=job.is_missed)
         reason: SkipReason | Reason | None = result.sampling.reason if result.sampling else None
@@ -320,13 +326,22 @@ class TurnScorer:
         turn = job.turn
         if turn.is_complete:
             self.instruments.tally.add("sources", "callback")
-        sample = extract(turn)
-        if not isinstance(sample, Sample):
-            return sample
+        try:
+            sample = read_sample(turn)
+        except Refused as refused:
+            job.rule = cause_of(refused).partition(" < ")[0]
+            return refused.reason
         if self._recent.is_repeated(sample, turn):
             return "duplicate"
+        if self._on_sample is not None:
+            with self._edge_of("on_sample"):
+                self._on_sample(sample)
+        write = None
+        if self.judge_spans is not None and job.span.is_valid:
+            write = partial(self.judge_spans, job.span)
         try:
-            evaluation = await self._measured(sample, job.sampling or Sampling(), job.trace_id)
+            with scope(on_exchange=write):
+                evaluation = await self._measured(sample, job.sampling or Sampling(), job.trace_id)
         except RedactionError as error:
             self._log.write("redact", "%s", error)
             return "redaction_error"
@@ -409,6 +424,7 @@ class TurnJob:
     attributes: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # for sampling rules
     runs: Sequence[Hashable] = ()  # ids of LangChain runs that feedback may name
     about: Mapping[str, str] = field(default_factory=dict)  # attributes of the evaluation
+    rule: str = ""  # the place in the code where the turn was refused
     _endings: list[Ending] = field(default_factory=list, init=False)
 
     @property
@@ -437,7 +453,14 @@ class TurnJob:
     def _refuse(self, reason: SkipReason, ending: Ending) -> None:
         if self.claim(ending):
             self.scorer.refuse(reason)
+            self.explain(reason)
         self.release(ending)
+
+    def explain(self, reason: SkipReason) -> None:
+        turn, trace_id = self.turn, self.span.trace_id or self.trace_id
+        steps = (*turn.path, *turn.calls, *turn.retrievers)
+        explanations = self.scorer.explanations
+        explanations.add(trace_id, reason, name=turn.anchor.name, steps=steps, rule=self.rule)
 
     async def run(self) -> None:
         self.release(await self.scorer.score(self))

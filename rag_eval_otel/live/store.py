@@ -130,7 +130,9 @@ class Store:
             or name in UNMARKED_SCOPES
             or (self.traces and trace_of(span) in self.traces)
         ):
-            return name != semconv.SCOPE  # our own spans repeat LangChain runs, which were read
+            return (
+                name not in semconv.OWN_SCOPES
+            )  # our own spans repeat LangChain runs, which were read
         self.open_spans.ended.append(span)
         return False
 

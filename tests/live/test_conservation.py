@@ -26,8 +26,13 @@ from opentelemetry.trace import Span
 from live import KIND, App, answered, asked, attached, generated, points_of, retrieved, said, told
 from openai_server import HttpReply, ScriptedOpenAI
 from parallel import at_once, forking, in_child
-from rag_eval_otel import Evaluation, Handle, OpenAIEmbedder, OpenAIJudge, instrument
-from rag_eval_otel.config import ConfigOptions
+from rag_eval_otel import (
+    Evaluation,
+    OpenAIEmbedder,
+    OpenAIJudge,
+    RagEvalSpanProcessor,
+    instrument,
+)
 from runs import run_chain
 from support import good_parts
 
@@ -146,7 +151,7 @@ class Application:
         self.reader = InMemoryMetricReader()
         self.sink = FlakySink(rng.choice((0, 0, 3)))
         self.options = chosen_options(rng)
-        common: ConfigOptions = {
+        common: dict[str, Any] = {
             "judge": OpenAIJudge(
                 "m",
                 base_url=server.base_url,
@@ -158,16 +163,14 @@ class Application:
             "prices": PRICES,
             "raise_errors": False,
         }
-        self.handle: Handle = instrument(
-            tracer_provider=self.provider,
-            meter_provider=MeterProvider([self.reader]),
-            sinks=[self.sink],
-            wrap=self.recorder if self.is_wrapped else None,
-            **common,
-            **self.options,
-        )
+        common |= {"tracer_provider": self.provider, "sinks": [self.sink], **self.options}
+        common["meter_provider"] = MeterProvider([self.reader])
         if self.is_wrapped:
-            self.provider.add_span_processor(self.handle.processor)
+            processor = RagEvalSpanProcessor(self.recorder, **common)
+            self.provider.add_span_processor(processor)
+            self.handle = processor.handle
+        else:
+            self.handle = instrument(**common)
         self.tracer = self.provider.get_tracer("openinference.instrumentation.fake")
         self._lock = threading.Lock()
 

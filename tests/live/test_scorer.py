@@ -314,3 +314,23 @@ def test_what_a_sink_throws_past_every_edge_costs_no_span(
         assert app.counted() == {SCORED: 3}
         assert app.statuses() == {"scored": 3, None: 6}
         assert app.each_left_once()
+
+
+# --- the option `on_sample` -----------------------------------------------------------------------
+
+
+@SOURCES
+def test_a_function_gets_each_sample_before_it_is_scored(source: Source) -> None:
+    """It is called with the sample of each turn; what it raises costs no score."""
+    samples = list[Sample]()
+
+    def fail(sample: Sample) -> None:
+        samples.append(sample)
+        raise ValueError(sample.question)
+
+    with attached(on_sample=fail, raise_errors=False) as app:
+        app.turns(2, source)
+        assert app.handle.flush(60)
+        assert app.counted() == {SCORED: 2}
+        assert app.counted_by("rag.evaluation.internal_errors", "place") == {"sink": 2}
+    assert len({sample.question for sample in samples}) == len(samples) == 2

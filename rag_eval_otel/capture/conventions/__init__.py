@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final, Literal, TypeAlias
 
+from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import (
     agents,
     genai,
@@ -81,6 +82,8 @@ def _convention(view: Span) -> tuple[Convention | None, Kind | None]:
 def _candidates(view: Span) -> tuple[Convention, ...]:
     """Return the conventions that may read the span ``view``. Most spans have none."""
     marks = MARKS.intersection(view.attributes)
+    if view.scope == semconv.JUDGE_SCOPE:
+        return ()
     if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
         return _readers(view.scope, marks)
     return ()
