@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -40,9 +40,10 @@ from rag_eval_otel.types import (
     JudgeFunction,
     JudgeLike,
     MetricLike,
+    Sample,
     TextEmbeddings,
 )
-from rag_eval_otel.untrusted import Redaction, redactor
+from rag_eval_otel.untrusted import Redaction, function_of, redactor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -148,6 +149,10 @@ class Config:
 
     Without a logger provider, they are on the span in any case.
     """
+    judge_spans: bool = False
+    """Whether each request to the judge is a span below the span of its turn."""
+    on_sample: Callable[[Sample], object] | str | None = None
+    """A function that gets each captured sample before scoring, or ``package.module:function``."""
     redact: Redaction | str | None = None
     """A function that takes private parts out of a text, or ``package.module:function``."""
     metadata_keys: Sequence[str] = ()
@@ -162,6 +167,7 @@ class Config:
             value: object = read(getattr(self, name), where=_shown(name))
             object.__setattr__(self, name, value)
         redactor(self.redact)
+        function_of("a Sample", self.on_sample, option="on_sample")
         check_model("judge", self.judge, shown=_shown("judge"))
         check_model("embedder", self.embedder, shown=_shown("embedder"))
         if self.cascade is not None:
@@ -256,6 +262,8 @@ class ConfigOptions(TypedDict, total=False):
     export_content: ExportContent
     contexts_from_prompt: bool
     score_events: ScoreEvents
+    judge_spans: bool
+    on_sample: Callable[[Sample], object] | str | None
     redact: Redaction | str | None
     metadata_keys: Sequence[str]
     raise_errors: bool

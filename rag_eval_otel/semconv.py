@@ -11,6 +11,7 @@ GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
 GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
 GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
+GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 GEN_AI_CONVERSATION_ID: Final = "gen_ai.conversation.id"
@@ -19,6 +20,7 @@ GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
 GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
 GEN_AI_TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105  # a name, not a secret
 ERROR_TYPE: Final = "error.type"
+HTTP_STATUS: Final = "http.response.status_code"
 
 # Texts of users: written only if the user turns this on.
 GEN_AI_INPUT_MESSAGES: Final = "gen_ai.input.messages"
@@ -157,6 +159,9 @@ SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
 """The bucket bounds of the score histogram: alerts cannot tell scores between two of them apart."""
 
 SCOPE: Final = "rag_eval_otel"
+JUDGE_SCOPE: Final = "rag_eval_otel.judge"
+"""The instrumentation scope of spans of requests to the judge, which are never read as turns."""
+OWN_SCOPES: Final = frozenset({SCOPE, JUDGE_SCOPE})
 VERSION: Final = "0.1.0"
 """The version of this package, and of the instrumentation scope of its spans and metrics."""
 

@@ -63,6 +63,8 @@ GIVEN: dict[str, tuple[str, object]] = {
     "export_content": ("none", "none"),
     "contexts_from_prompt": ("1", True),
     "score_events": ("span", "span"),
+    "judge_spans": ("on", True),
+    "on_sample": (" pprint:pprint ", "pprint:pprint"),
     "redact": (" textwrap:dedent ", "textwrap:dedent"),
     "metadata_keys": ("tenant, tier", ("tenant", "tier")),
     "raise_errors": ("yes", True),
@@ -82,7 +84,9 @@ REFUSED = {
     "sample_rate": ("1.5", "a number between 0 and 1"),
 }
 NUMBERS = [name for name, (_, allowed) in REFUSED.items() if "number" in allowed]
-SWITCHES = ("explanations", "drift", "host_hooks", "contexts_from_prompt", "raise_errors")
+SWITCHES = (
+    *("explanations", "drift", "host_hooks", "contexts_from_prompt", "judge_spans", "raise_errors"),
+)
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 OTLP = "OTEL_EXPORTER_OTLP"
 GRPC, HTTP = ("otlp_proto_grpc",), ("otlp_proto_http",)

@@ -106,12 +106,13 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
 def extract(turn: Turn) -> Sample | SkipReason:
     """Return the question, contexts and answer of ``turn``, or why it cannot be scored."""
     try:
-        return _sample(turn)
+        return read_sample(turn)
     except Refused as refused:
         return refused.reason
 
 
-def _sample(turn: Turn) -> Sample:
+def read_sample(turn: Turn) -> Sample:
+    """Do what `extract` does, but raise `Refused` if the turn cannot be scored."""
     if any(step.error is not None for step in turn.path):
         raise Refused(reason="error")
     _text_on(turn.path, "input")  # raises if the question is redacted

@@ -38,7 +38,7 @@ class LogView:
         return cls(event=event, body=_value_of_otlp(record.body), attributes=attributes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that costs the application microseconds
 class Span:
     """A span or a LangChain run. Times are nanoseconds since the epoch."""
 
@@ -67,8 +67,9 @@ class Span:
         context, parent, scope = span.context, span.parent, span.instrumentation_scope
         context = context or INVALID_SPAN_CONTEXT
         attributes, status = attributes_of(span), span.status
-        has_failed = not (status.is_unset or status.is_ok)
-        error = str(attributes.get("error.type") or status.description or "error")
+        error = None
+        if not (status.is_unset or status.is_ok):
+            error = str(attributes.get("error.type") or status.description or "error")
         limit = getattr(getattr(span, "_attributes", None), "max_value_len", None)
         events = () if span.end_time is None else span.events  # an open span is not read yet
         return cls(
@@ -81,7 +82,7 @@ class Span:
             parent_id=parent.span_id if parent is not None else None,
             parent_is_remote=parent is not None and parent.is_remote,
             context=context,
-            error=error if has_failed else None,
+            error=error,
             attributes=attributes,
             events=[(event.name, event.attributes or _NOTHING) for event in events],
             logs=logs,

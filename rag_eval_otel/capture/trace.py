@@ -44,7 +44,7 @@ OVERHEAD = 2600  # the estimated size in bytes of a span without its attributes 
 
 _ENTRY = 100  # estimated bytes of an attribute without its value
 _NESTING = 8  # levels of a value that are measured
-_FLAT: Final = frozenset({str, bool, int, float})
+_SMALL: Final = frozenset({bool, int, float})
 _OPEN = 4096  # the most open spans that are kept; some spans never end
 _NEWEST = 64  # the most spans that are searched on the application's thread
 _DEPTH = 100  # the most ancestors that are searched
@@ -196,10 +196,11 @@ def _moved(items: dict[int, T], ids: Iterable[int]) -> dict[int, T]:
 
 
 def size_of(view: Span) -> int:
-    values = view.attributes.values()
-    size = OVERHEAD + _ENTRY * len(values) + sum(map(getsizeof, values))
-    size += sum(_weight(value) for value in values if type(value) not in _FLAT)
-    size += sum(_weight(attributes) for _, attributes in view.events)
+    size = OVERHEAD + _ENTRY * len(view.attributes)
+    for value in view.attributes.values():
+        if type(value) not in _SMALL:
+            size += _weight(value)
+    size += sum([_weight(attributes) for _, attributes in view.events])
     return size + sum(map(size_of_log, view.logs))
 
 
@@ -212,10 +213,10 @@ def _weight(value: Any, level: int = 0) -> int:
         return getsizeof(value)
     if level == _NESTING:
         return 0
+    if isinstance(value, (tuple, list)):  # first, as an abstract class takes time
+        return sum([8 + _weight(part, level + 1) for part in value])
     if isinstance(value, Mapping):
-        return sum(_ENTRY + _weight(part, level + 1) for part in value.values())
-    if isinstance(value, Sequence):
-        return sum(8 + _weight(part, level + 1) for part in value)
+        return sum([_ENTRY + _weight(part, level + 1) for part in value.values()])
     return 0
 
 
@@ -245,7 +246,7 @@ def may_be_anchor(
         is_possible = is_exported_late(view)
     else:
         up = own
-        own.shown |= kind == "chain" and shows_documents(view)
+        own.shown |= kind == "chain" and own.searched is None and shows_documents(view)
         is_possible = own.may_be_turn or (kind != "other" and is_exported_late(view))
         is_likely = bool(said) or own.is_turn  # recorded: it gets the reason for no scores, too
         may_go_on = own.searched is not None or kind != "other"
@@ -395,9 +396,9 @@ class OpenSpans:
 
 
 def is_own(span: ReadableSpan) -> bool:
-    """Return True if this library has started ``span``, for a LangChain run."""
+    """Return True if this library has started ``span``, for a LangChain run or a judge."""
     scope = getattr(span, "instrumentation_scope", None)
-    return scope is not None and scope.name == semconv.SCOPE
+    return scope is not None and scope.name in semconv.OWN_SCOPES
 
 
 def is_bystander(view: Span) -> bool:

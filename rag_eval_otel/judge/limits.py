@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from rag_eval_otel import errors
 from rag_eval_otel.judge.budget import SlidingWindow
-from rag_eval_otel.judge.usage import current_scope
+from rag_eval_otel.judge.usage import Exchange, current_scope
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.types import Replies
@@ -242,10 +242,12 @@ class Endpoint:
             try:
                 with ExitStack() as stack:
                     stack.push(lambda _, error, __, attempt=attempt: self._record(attempt, error))
+                    exchange = stack.enter_context(Exchange())
                     seconds = min(timeout, deadline - self._clock())
                     bounded = seconds < math.inf  # else, no task is made for the request
                     reply = await (asyncio.wait_for(send(), seconds) if bounded else send())
                     attempt.is_usable = is_usable(reply)
+                    exchange.reply = reply
                     return reply
             except asyncio.TimeoutError:
                 last = errors.JudgeTimeoutError("no reply in time")

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,13 +26,16 @@ Weights: TypeAlias = Mapping[Any, int]
 class Scope:
     """What code that sends a request knows about its caller, without arguments for it.
 
-    The deadline of the turn (``time.monotonic``), the metric that asks, the user's prompts by name.
+    The deadline of the turn (``time.monotonic``), the metric that asks, the user's prompts by name,
+    and a function that gets each `Exchange` when it has ended.
     """
 
     deadline: float = math.inf
     metric: str | None = None
     prompts: Mapping[str, str] | None = None
     meter: Meter | None = None
+    on_exchange: Callable[[Exchange], object] | None = None
+    exchange: Exchange | None = None
 
 
 _SCOPE: ContextVar[Scope] = ContextVar("rag_eval_otel_scope", default=Scope())  # noqa: B039
@@ -50,6 +53,37 @@ def scope(**changes: Any) -> Iterator[None]:
         yield
     finally:
         _SCOPE.reset(token)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Exchange:
+    """One request to a judge or embedder, in a ``with`` block, of which a span may be made."""
+
+    scope: Scope = field(default_factory=current_scope)
+    began: int = field(default_factory=time.time_ns)
+    provider: str = ""
+    messages: Sequence[Mapping[str, str]] = ()
+    text: str = ""  # of the reply
+    finish: str | None = None
+    reply: object = None
+    error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        _SCOPE.set(replace(self.scope, exchange=self))
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        _SCOPE.set(self.scope)
+        self.error = error
+        if self.scope.on_exchange is not None:
+            self.scope.on_exchange(self)
+
+
+def note(**fields: Any) -> None:
+    """Set ``fields`` of the `Exchange` that is under way, if there is one."""
+    exchange = _SCOPE.get().exchange
+    for name, value in fields.items() if exchange is not None else ():
+        setattr(exchange, name, value)
 
 
 def deadline_after(seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> float:

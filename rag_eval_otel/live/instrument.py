@@ -125,6 +125,15 @@ class Handle:
         """The counts of turns, waiting spans and errors up to now."""
         return self._pipeline.stats
 
+    def explain(self, trace_id: int | str) -> str | None:
+        """Say why turns of a trace were skipped, what is missing, and what would help.
+
+        ``trace_id`` is an int or its hexadecimal digits. None if no turn of the trace was skipped,
+        or if it is not among the last 1,000 traces with such a turn.
+        """
+        number = int(trace_id, 16) if isinstance(trace_id, str) else trace_id
+        return self._pipeline.scorer.explanations.of(number)
+
     def watch_canary(self, samples: Sequence[Sample], *, minutes: float = 60.0) -> Canary:
         """Score ``samples`` every ``minutes`` minutes, to detect a change of the judge.
 
@@ -277,9 +286,8 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._next.shutdown()
 
 
-def _ours(attachment: Attachment | None) -> list[RagEvalSpanProcessor]:
-    others = () if attachment is None else attachment.others or ()
-    return [each for each in others if isinstance(each, RagEvalSpanProcessor)]
+def _ours(attachment: Attachment) -> list[RagEvalSpanProcessor]:
+    return [each for each in attachment.others or () if isinstance(each, RagEvalSpanProcessor)]
 
 
 def instrument(
@@ -288,7 +296,6 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
-    wrap: SpanProcessor | None = None,
     sinks: Sequence[Sink | str] = (),
     **options: Unpack[ConfigOptions],
 ) -> Handle:
@@ -301,24 +308,15 @@ def instrument(
     A provider is instrumented once: a further call returns the handle of the first call. Each of
     ``sinks`` gets every `Evaluation`, in addition to the built-in sinks. A str is the name of an
     entry point in the group ``rag_eval_otel.sinks``.
-
-    With ``wrap``, nothing is attached. Add ``handle.processor`` to a provider in place of
-    ``wrap``::
-
-        handle = instrument(wrap=BatchSpanProcessor(exporter))
-        provider.add_span_processor(handle.processor)
     """
     has_options = config is not None or bool(options)
     config = _config(config, options)
     own_sinks = find_sinks(sinks)
-    if wrap is not None:
-        check_processor(wrap)
     with ATTACHING:
-        is_given = wrap is not None or sdk_disabled()
-        find = get_tracer_provider if is_given else global_or_new_tracer_provider
+        find = get_tracer_provider if sdk_disabled() else global_or_new_tracer_provider
         provider = tracer_provider or find()
-        attachment = attachment_of(provider) if wrap is None else None
-        owner = None if attachment is None else attachment.owner
+        attachment = attachment_of(provider)
+        owner = attachment.owner
         handles = (each.handle for each in _ours(attachment))
         others = (each for each in handles if pipeline_of(each).store.is_open)
         known = owner if isinstance(owner, Handle) else next(others, None)
@@ -331,11 +329,10 @@ def instrument(
                 )
             return known
         pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
-        processor = _attach(attachment, wrap, provider, pipeline)
+        processor = _attach(attachment, provider, pipeline)
         _report_at_exit(pipeline, provider, attachment)  # before `Handle`: reversed at the exit
         handle = Handle(pipeline, processor=processor, attachment=attachment)
-        if attachment is not None:
-            attachment.mark(handle)
+        attachment.mark(handle)
         return handle
 
 
@@ -380,17 +377,12 @@ def _new_pipeline(
 
 
 def _attach(
-    attachment: Attachment | None,
-    wrap: SpanProcessor | None,
-    provider: TracerProvider,
-    pipeline: Pipeline,
+    attachment: Attachment, provider: TracerProvider, pipeline: Pipeline
 ) -> RagEvalSpanProcessor | None:
     """Attach ``pipeline``, and return its span processor; None if the provider takes none."""
-    if wrap is not None:
-        return RagEvalSpanProcessor.of_pipeline(wrap, pipeline)
     if sdk_disabled():
         return None
-    if attachment is not None and attachment.receives_spans:
+    if attachment.receives_spans:
         original = OriginalProcessor(attachment.target)
         processor = RagEvalSpanProcessor.of_pipeline(original, pipeline)
         attachment.attach(processor)

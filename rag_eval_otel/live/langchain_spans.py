@@ -169,14 +169,14 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
             messages = [(str(m["role"]), clean.text(str(m.get("content") or ""))) for m in parts]
         shown = messages or ([("user", asked)] if asked else [])
         attributes = {
-            semconv.GEN_AI_INPUT_MESSAGES: _messages(shown),
-            semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
+            semconv.GEN_AI_INPUT_MESSAGES: messages_json(shown),
+            semconv.GEN_AI_OUTPUT_MESSAGES: messages_json([("assistant", told)] if told else []),
         }
     same = openinference.texts(asked=asked, told=told, documents=documents, messages=messages)
     return {**same, **attributes}
 
 
-def _messages(messages: Iterable[tuple[str, str]]) -> str | None:
+def messages_json(messages: Iterable[tuple[str, str]]) -> str | None:
     parts = [
         {"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages
     ]

@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
@@ -38,15 +38,15 @@ from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores, copied
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
+from rag_eval_otel.live.judge_spans import JudgeSpans
 from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
 from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
 from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
-from rag_eval_otel.log import log
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import JUDGING, Edge, is_stand_in, judging
 from rag_eval_otel.runtime.threads import Call, GivenUp, Workers
-from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, HoldStatus, Sink
+from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink
 from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ class Pipeline:
         redact = redactor(config.redact)
         self.content = ContentFilter(exported=config.export_content, redactor=redact)
         self.scorer = scorer or TurnScorer(config, instruments=instruments, sinks=sinks)
-        self.scorer.sinks = (*self.scorer.sinks, self._warn_of_missing_providers)
         self.evaluator = self.scorer.evaluator
         self.store = Store(config, clock=now, retrieving=self.scorer.retrieving)
         self.clock = Clock(
@@ -111,13 +110,16 @@ class Pipeline:
             events=config.score_events,
             has_logs=lambda: not is_stand_in(self.logger_provider),
         )
-        self._writer = SpanWriter(
-            tracer=provider.get_tracer(
-                semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
-            ),
-            config=config,
-            redactor=redact,
-        )
+        version, schema = semconv.VERSION, semconv.GEN_AI_SCHEMA_URL
+        tracer = provider.get_tracer(semconv.SCOPE, version, schema_url=schema)
+        self._writer = SpanWriter(tracer=tracer, config=config, redactor=redact)
+        if config.judge_spans:
+            self.scorer.judge_spans = JudgeSpans(
+                tracer=provider.get_tracer(semconv.JUDGE_SCOPE, version, schema_url=schema),
+                prices=self.scorer.measurements[0].prices,
+                with_texts=config.export_content == "all",
+                edge=self.edge("judge_spans"),
+            ).write
         self._tree_edge, self._end_edge = self.edge("callback"), self.edge("on_end")
         self._read_edge, self.release_edge = self.edge("reading"), self.edge("release")
         self._sweeping = threading.RLock()
@@ -320,7 +322,9 @@ class Pipeline:
             spans = self._writer.start(tree, steps, also=turns.keys(), edge=self._tree_edge)
         if root.status is not None and tree.root.id in spans:
             with self._tree_edge:
-                self._scores.write(spans[tree.root.id], root)
+                span = spans[tree.root.id]
+                self.scorer.explanations.rename(tree.root.id, span.get_span_context().trace_id)
+                self._scores.write(span, root)
         runs = [run for run in tree.runs if run.id in spans]
         runs.sort(key=lambda run: (run.end or tree.root.end or 0, -run.start))
         return turns, {run: spans[run.id] for run in runs}
@@ -338,7 +342,7 @@ class Pipeline:
             self.scorer.refuse("evicted")
             return by_id, {}, Ending("skipped", "evicted")
         turns = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
-        endings = {} if turns else self.scorer.refuse_steps(steps)
+        endings = {} if turns else self.scorer.refuse_steps(steps, tree.root.id)
         root = endings.get(tree.root.id) or endings.get(None, UNTOUCHED)
         return by_id, {turn.path[-1].id: turn for turn in turns}, root
 
@@ -495,9 +499,6 @@ class Pipeline:
             kinds.append("LoggerProvider")
         return kinds
 
-    def _warn_of_missing_providers(self, _: Evaluation) -> None:
-        _warn_of_missing(*self.missing_providers())
-
     def flush(self, timeout: float) -> bool:
         """See `Handle.flush`."""
         deadline = self.now() + timeout
@@ -595,10 +596,3 @@ class Pipeline:
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self.now())
-
-
-@cache
-def _warn_of_missing(*names: str) -> None:
-    if names:
-        text = "no %s is set, whose metrics or events are lost; docs/opentelemetry.md shows how"
-        log.warning(text, " and no ".join(names))

@@ -33,7 +33,7 @@ from live import (
     said,
     told,
 )
-from rag_eval_otel import instrument, record_retrieval, semconv
+from rag_eval_otel import RagEvalSpanProcessor, record_retrieval, semconv
 from rag_eval_otel.capture.conventions import CONVENTIONS, owner_of
 from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.config import ScoreEvents
@@ -474,9 +474,9 @@ def test_texts_are_removed_on_every_path(
 @contextmanager
 def wrapping(**options: Any) -> Iterator[tuple[Exported, Any]]:
     noting = Exported()
-    handle = instrument(wrap=noting, judge=good_judge(), **options)
-    yield noting, handle.processor
-    handle.shutdown(0.0)
+    processor = RagEvalSpanProcessor(noting, judge=good_judge(), **options)
+    yield noting, processor
+    processor.handle.shutdown(0.0)
 
 
 def test_by_default_spans_are_not_copied() -> None:

@@ -23,8 +23,13 @@ from opentelemetry.trace import Span
 from live import KIND, App, answered, asked, attached, generated, retrieved, said, told
 from openai_server import HttpReply, ScriptedOpenAI
 from parallel import at_once, forking, in_child
-from rag_eval_otel import Evaluation, Handle, OpenAIEmbedder, OpenAIJudge, instrument
-from rag_eval_otel.config import ConfigOptions
+from rag_eval_otel import (
+    Evaluation,
+    OpenAIEmbedder,
+    OpenAIJudge,
+    RagEvalSpanProcessor,
+    instrument,
+)
 from runs import run_chain
 from support import good_parts
 
@@ -128,7 +133,7 @@ class Application:
         self.seen: list[Evaluation] = []
         self.fails_every = rng.choice((0, 0, 3))
         self.options = chosen_options(rng)
-        common: ConfigOptions = {
+        common: dict[str, Any] = {
             "judge": OpenAIJudge(
                 "m",
                 base_url=server.base_url,
@@ -140,15 +145,13 @@ class Application:
             "prices": PRICES,
             "raise_errors": False,
         }
-        self.handle: Handle = instrument(
-            tracer_provider=self.provider,
-            sinks=[self.sink],
-            wrap=self.recorder if self.is_wrapped else None,
-            **common,
-            **self.options,
-        )
+        common |= {"tracer_provider": self.provider, "sinks": [self.sink], **self.options}
         if self.is_wrapped:
-            self.provider.add_span_processor(self.handle.processor)
+            processor = RagEvalSpanProcessor(self.recorder, **common)
+            self.provider.add_span_processor(processor)
+            self.handle = processor.handle
+        else:
+            self.handle = instrument(**common)
         self.tracer = self.provider.get_tracer("openinference.instrumentation.fake")
         self._lock = threading.Lock()
 

@@ -138,8 +138,6 @@ def test_what_cannot_be_wrapped_is_refused() -> None:
     """An exporter has to be wrapped; a processor of ours would score each turn twice."""
     with pytest.raises(ConfigError, match=r"wrap an exporter: BatchSpanProcessor\(exporter\)"):
         RagEvalSpanProcessor(InMemorySpanExporter(), judge="lexical")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="wrap an exporter"):
-        instrument(wrap=5, judge="lexical")  # type: ignore[arg-type]
     inner = RagEvalSpanProcessor(SIMPLE, **usual_options())
     with pytest.raises(ConfigError, match="wrap the one that exports, once"):
         RagEvalSpanProcessor(inner, **usual_options())
@@ -333,9 +331,9 @@ def test_a_user_who_loses_patience_loses_no_span(
 ) -> None:
     """An interrupt of a waiting shutdown releases held spans, and shuts the next processor down."""
     options = usual_options(judge=GatedJudge())
-    handle = instrument(wrap=SimpleSpanProcessor(exporter), tracer_provider=bare, **options)
-    processor = handle.processor
-    assert processor is not None
+    simple = SimpleSpanProcessor(exporter)
+    processor = RagEvalSpanProcessor(simple, tracer_provider=bare, **options)
+    handle = processor.handle
     bare.add_span_processor(processor)
 
     def interrupt(_: float) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, Literal, TypeAlias
 
+from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import (
     agents,
     genai,
@@ -60,6 +61,7 @@ UNMARKED_SCOPES: Final = frozenset[str]().union(
     *(convention.scopes for convention in CONVENTIONS if not convention.marks)
 )
 LOG_EVENTS: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.log_events)
+_RECORDED: Final = frozenset(native.PARTS)
 _NAME_PREFIXES: Final = tuple(c.name_prefix for c in CONVENTIONS if c.name_prefix)
 _METADATA_PREFIXES: Final = tuple(prefix for c in CONVENTIONS for prefix in c.metadata_prefixes)
 _LATE_MARKS: Final = frozenset[str]().union(*(c.marks for c in CONVENTIONS if c.exports_late))
@@ -80,6 +82,8 @@ def _convention(view: Span) -> tuple[Convention | None, Kind | None]:
 def _candidates(view: Span) -> tuple[Convention, ...]:
     """Return the conventions that may read the span ``view``. Most spans have none."""
     marks = MARKS.intersection(view.attributes)
+    if view.scope == semconv.JUDGE_SCOPE:
+        return ()
     if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
         return _readers(view.scope, marks)
     return ()
@@ -101,7 +105,12 @@ def kind_of(view: Span) -> Kind:
 
 
 def recorded_on(view: Span) -> frozenset[Part]:
-    return frozenset(native.PARTS[name] for name in native.PARTS.keys() & view.attributes)
+    return _parts(_RECORDED.intersection(view.attributes))
+
+
+@cache
+def _parts(names: frozenset[str]) -> frozenset[Part]:
+    return frozenset(native.PARTS[name] for name in names)
 
 
 def is_instrumentation(scope: str) -> bool:
