@@ -233,7 +233,9 @@ def may_be_anchor(
     if "output" in said:
         own.add(Subtree(called=view.start if own.searched is None else own.searched))
     is_likely = is_possible = False
-    if kind in RETRIEVALS:
+    if kind == "aside":
+        up = Subtree()
+    elif kind in RETRIEVALS:
         up = Subtree(searched=view.start)
     elif kind == "llm" and contexts_from_prompt:
         up, is_likely = Subtree(view.start, view.start), True
@@ -278,7 +280,7 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
         below = trace.subtrees.setdefault(above, Subtree())
         below.add(up)
         view = trace.spans.get(above)
-        if view is None or kind_of(view) in {"llm", *RETRIEVALS}:
+        if view is None or kind_of(view) in {"aside", "llm", *RETRIEVALS}:
             return
         if below.is_turn:
             trace.note_turn(above)

@@ -601,7 +601,7 @@ def spans_with(value: Any) -> list[Span]:
     marks += [{"gen_ai.operation.name": kind} for kind in ("chat", "execute_tool", "retrieval")]
     marks += [{"langfuse.observation.type": kind} for kind in ("generation", "retriever", "tool")]
     marks += [{"langsmith.span.kind": "llm"}, {"mlflow.spanType": "RETRIEVER"}]
-    marks += [{"ai.operationId": "ai.toolCall"}]
+    marks += [{"ai.operationId": "ai.toolCall"}, {"evaluations.0.evaluation.name": value}]
     marks += [{"haystack.component.type": kind} for kind in ("OpenAIGenerator", "Agent", value)]
     scopes = ["strands.telemetry.tracer", "llamaindex.opentelemetry.tracer"]
     frameworks = ("autogen_agentchat", "crewai", "dspy", "google_adk", "haystack")
@@ -618,6 +618,7 @@ def spans_with(value: Any) -> list[Span]:
             attributes={**dict.fromkeys(names, value), **mark},
             events=[(name, about) for name in events],
             logs=[LogView(event="gen_ai.choice", body=value)],
+            links=[value],
         )
         for scope, mark in both
     ]

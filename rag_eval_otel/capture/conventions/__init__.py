@@ -42,6 +42,7 @@ def load(registry: Registry) -> Iterator[Convention]:
 
 
 CONVENTIONS: Final[tuple[Convention, ...]] = (  # tried in this order: spans may follow several
+    openinference.FEEDBACK,
     *agents.OF_OPENINFERENCE,
     haystack.OPENINFERENCE,
     llamaindex.OPENINFERENCE,
@@ -156,8 +157,8 @@ def read(view: Span, *, most: int = MAX_TEXT_CHARS) -> Step:
     """Read the span ``view`` into a `Step` with texts of at most ``most`` characters."""
     span = view.plain(most)
     convention, kind = _convention(span)
-    if convention is None or kind is None:
-        step = new_step(span, "other", flat=True)
+    if convention is None or kind in {None, "aside"}:
+        step = new_step(span, kind or "other", flat=True)
     else:
         step = convention.to_step(span, kind)
     if recorded_on(span):

@@ -51,7 +51,7 @@ def _platform(
     return Convention(name=name, kind=kind, to_step=to_step, marks=marks, output=output, **more)
 
 
-_SAME: Final[Mapping[str, Kind]] = {kind: kind for kind in openinference.KINDS.values()}
+_SAME: Final[Mapping[str, Kind]] = {n.lower(): kind for n, kind in openinference.KINDS.items()}
 
 CONVENTIONS: Final = (
     _platform(
