@@ -340,8 +340,7 @@ def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
         raise Refused(reason="redacted")
     if any("documents" in one.cut for one in retrievers):
         raise Refused(reason="truncated")
-    recorded = [one for one in turn.retrievers if "documents" in one.recorded]
-    recorded = recorded if explicit is None else [explicit]
+    recorded = [one for one in retrievers if "documents" in one.recorded]
     if any(one.documents is None for one in recorded):
         raise Refused(reason="no_contexts")
     hosted = any(one.contexts_source == "tool" for one in recorded)

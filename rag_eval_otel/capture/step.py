@@ -34,17 +34,9 @@ from rag_eval_otel.types import ContextsSource, Message, Passage
 if TYPE_CHECKING:
     from rag_eval_otel.capture.span import Span
 
-Kind = Literal[  # an aside and all below is of no turn; calls below a decision do not answer
-    "agent",
-    "aside",
-    "chain",
-    "decision",
-    "embedding",
-    "llm",
-    "other",
-    "reranker",
-    "retriever",
-    "tool",
+# Calls below a plan do not answer. An aside, such as an evaluator, and all below are of no turn.
+Kind = Literal[
+    "agent", "aside", "chain", "embedding", "llm", "other", "plan", "reranker", "retriever", "tool"
 ]
 Part = Literal["documents", "history", "input", "output", "prompt"]
 
@@ -191,7 +183,7 @@ def new_step(view: Span, kind: Kind, *, losses: Losses | None = None, **parts: A
 def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a chain or agent from the ``inputs`` and ``outputs`` on its span."""
     losses = Losses()
-    outputs = None if kind == "decision" else outputs
+    outputs = None if kind == "plan" else outputs
     output = losses.text("output", outputs, answer_in(outputs))
     question = losses.text("input", inputs, question_in(inputs))
     given = tuple(documents_within(inputs)) if kind != "tool" else ()
@@ -273,8 +265,7 @@ def retrieval(
     found = documents if isinstance(documents, tuple) else None
     if found is None and not losses.lost("documents", documents):
         items = items_in(documents)
-        texts = [passage_of(item) for item in items or ()]
-        found = tuple(one for one in texts if one is not None)
+        found = tuple(one for one in map(passage_of, items or ()) if one is not None)
         found, count = (
             found if found or items == [] else None,
             items if items is None else len(items),
@@ -353,14 +344,10 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
         messages = messages[0]
     if isinstance(messages, str):
         return [("user", messages)]
-    found = [
-        pair
-        for m in messages_in(messages)
-        for pair in (
-            *(("tool", one.text) for one in _hosted(m)),
-            (str(m["role"]), str(m.get("content") or "")),
-        )
-    ]
+    found: list[tuple[str, str]] = []
+    for message in messages_in(messages):
+        found += [("tool", one.text) for one in _hosted(message)]
+        found.append((str(message["role"]), str(message.get("content") or "")))
     asked = question_in(messages) if not found and isinstance(messages, Mapping) else None
     return [("user", asked)] if asked else found
 
@@ -408,14 +395,12 @@ def _results(messages: Found) -> tuple[Result, ...]:
 
 def _hosted(message: Any) -> Sequence[Result]:
     """Return the results in ``message`` of searches by the model's provider as one, if any."""
-    names, found = [], list[tuple[Passage, ...] | None]()
-    for name, data in at(message, "hosted") or ():
-        names.append(name)
-        found.append(results_of(data))
-    passages = [passage for documents in found for passage in documents or ()]
+    pairs = at(message, "hosted") or ()
+    found = [results_of(data) for _, data in pairs]
+    passages = tuple(passage for documents in found for passage in documents or ())
     text = "\n\n".join(passage.text for passage in passages)
-    documents = None if None in found else tuple(passages)
-    return [Result(text=text, tool=" ".join(names), documents=documents)] if found else []
+    documents = None if None in found else passages
+    return [Result(text=text, tool=pairs[0][0], documents=documents)] if pairs else []
 
 
 def reply_in(data: Found) -> tuple[str | None, bool]:

@@ -40,11 +40,10 @@ class StepTree:
         self.by_id: dict[Hashable, Step] = {}
         for step in steps:
             self.by_id.setdefault(step.id, step)
-        asides = {one.id for one in self.by_id.values() if one.kind == "aside"}
-        if asides:
-            inside = [one.id for one in self.by_id.values() if self.is_inside(one, {"aside"})]
-            asides.update(inside)
-            self.by_id = {key: one for key, one in self.by_id.items() if key not in asides}
+        if any(one.kind == "aside" for one in self.by_id.values()):
+            paths = {key: self.path(one) for key, one in self.by_id.items()}
+            kept = (key for key, path in paths.items() if all(a.kind != "aside" for a in path))
+            self.by_id = {key: self.by_id[key] for key in kept}
         self.steps = tuple(sorted(self.by_id.values(), key=in_order))
 
     def ancestors(self, step: Step) -> Iterator[Step]:
@@ -323,11 +322,9 @@ def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, l
             first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
     groups: dict[Hashable, list[Step]] = {}
     for call in _answering_steps(tree, first.keys()):
-        if tree.is_inside(call, {"decision"}):
-            continue
         holders = (a.id for a in (*tree.ancestors(call), call) if a.id in first)
         anchor = next((a for a in holders if first[a] <= call.start), None)
-        if anchor is not None:
+        if anchor is not None and not tree.is_inside(call, {"plan"}):
             groups.setdefault(anchor, []).append(call)
     return groups
 

@@ -24,7 +24,7 @@ _KINDS: Mapping[str, Kind] = {
     "generate_content": "llm",
     "invoke_agent": "agent",
     "invoke_workflow": "chain",
-    "plan": "decision",
+    "plan": "plan",
     "rerank": "reranker",
     "retrieval": "retriever",
     "search_memory": "retriever",

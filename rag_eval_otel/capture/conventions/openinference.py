@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     Attributes = dict[str, AttributeValue | None]
 
 KINDS: Mapping[str, Kind] = {
-    **{kind.upper(): kind for kind in get_args(Kind) if kind not in ("aside", "other")},
+    **{kind.upper(): kind for kind in get_args(Kind) if kind != "other"},
     **dict.fromkeys(("EVALUATOR", "GUARDRAIL"), "aside"),
+    "DECISION": "plan",
 }
 SPAN_KIND: Final = "openinference.span.kind"
 DSPY: Final = "openinference.instrumentation.dspy"
