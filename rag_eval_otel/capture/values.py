@@ -188,7 +188,7 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
     if role is None or isinstance(content, Mapping) or not is_there:
         return None
     blocks = content if isinstance(content, list | tuple) else ()
-    if any(is_result(block) for block in blocks):
+    if any(_is_result(block) for block in blocks):
         role = "tool"
     hosted = list(_hosted(blocks))
     text = content if isinstance(content, str) else "".join(texts_of(blocks))
@@ -216,7 +216,7 @@ def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    for block in filter(is_result, blocks):
+    for block in filter(_is_result, blocks):
         inner = _inner_result(block)
         name = at(inner, "name") or at(inner, "origin", "tool_name") or data.get("name")
         yield {"id": _call_id(inner), "name": name, "text": _result(block) or ""}
@@ -225,12 +225,11 @@ def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[st
 def _hosted(blocks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """Yield name and data of the results in ``blocks`` of searches that have no span."""
     names = {str(at(block, "id")): at(block, "name") for block in blocks}
-    for block in filter(is_hosted, blocks):
+    for block in filter(_is_hosted, blocks):
         data = block.get("server_tool_call_response", block)
         name = f"{_type_of(block)} {at(data, 'type')} {names.get(str(_call_id(block)))}"
-        if "search" in name.lower() or "retriev" in name.lower():
-            inner = at(data, "response")
-            yield name, plain(data if inner is None else inner)
+        if "search" in name or "retriev" in name:
+            yield name, plain(data if at(data, "response") is None else data["response"])
 
 
 def _call_id(data: Any) -> Any:
@@ -244,8 +243,7 @@ def at(data: Any, *path: str) -> Any:
     return data
 
 
-def is_result(block: object) -> bool:
-    """Return True if ``block`` is the part of a chat message that has the result of a tool."""
+def _is_result(block: object) -> bool:
     return isinstance(block, Mapping) and (
         block.get("type") in ("tool_call_response", "tool_result")  # no set: it may be a list
         or "tool_call_result" in block
@@ -254,7 +252,7 @@ def is_result(block: object) -> bool:
     )
 
 
-def is_hosted(block: object) -> bool:
+def _is_hosted(block: object) -> bool:
     """Return True if ``block`` is the result of a tool of the model's provider, or of a search."""
     kind = _type_of(block)
     has_data = any(at(block, key) for key in ("content", "results", "response", "text"))
@@ -279,11 +277,11 @@ def texts_of(blocks: Sequence[Any]) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, str):
             yield block
-        elif isinstance(block, Mapping) and not (_is_reasoning(block) or is_hosted(block)):
+        elif isinstance(block, Mapping) and not (_is_reasoning(block) or _is_hosted(block)):
             said = block.get("text")
             if said is None and block.get("type") in ("text", "output_text", "input_text", None):
                 said = block.get("content")
-            if said is None and is_result(block):
+            if said is None and _is_result(block):
                 said = _result(block)
             if isinstance(said, str):
                 yield said

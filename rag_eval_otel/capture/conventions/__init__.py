@@ -42,7 +42,6 @@ def load(registry: Registry) -> Iterator[Convention]:
 
 
 CONVENTIONS: Final[tuple[Convention, ...]] = (  # tried in this order: spans may follow several
-    openinference.FEEDBACK,
     *agents.OF_OPENINFERENCE,
     haystack.OPENINFERENCE,
     llamaindex.OPENINFERENCE,

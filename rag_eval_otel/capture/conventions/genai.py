@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import LogView, Span, value, word
+from rag_eval_otel.capture.span import Copier, LogView, Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, is_hosted, is_result, plain, read
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, messages_in, plain, read
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",
@@ -65,13 +65,10 @@ def holds_documents(view: Span) -> bool:
 def _has_result(messages: object) -> bool:
     if isinstance(messages, str):
         return _RESULT.search(messages) is not None
-    items = messages if isinstance(messages, Sequence) else ()
-    return any(at(item, "role") == "tool" or _has_parts(item) for item in items)
-
-
-def _has_parts(message: object) -> bool:
-    parts = at(message, "parts")
-    return isinstance(parts, Sequence) and any(is_result(p) or is_hosted(p) for p in parts)
+    return any(
+        one["role"] == "tool" or "hosted" in one
+        for one in messages_in(plain(Copier().value(messages)))
+    )
 
 
 def to_step(view: Span, of: Kind) -> Step:
@@ -210,6 +207,7 @@ CONVENTION: Final = Convention(
         r"gen_ai\.(input|output)\.messages",
         r"gen_ai\.system_instructions",
         r"gen_ai\.(retrieval|memory)\.(query\.text|documents|records)",
+        r"gen_ai\.evaluation\.explanation",
         r"gen_ai\.tool\.(call\.(arguments|result)|definitions|description)",
         r"gen_ai\.prompt\.(variable\..+|template)",
         r"tool_arguments|tool_response|final_result|(pydantic_ai\.)?all_messages(_events)?",

@@ -40,11 +40,18 @@ KINDS: Mapping[str, Kind] = {
 }
 SPAN_KIND: Final = "openinference.span.kind"
 DSPY: Final = "openinference.instrumentation.dspy"
+_SCORES: Final = frozenset(
+    f"{scope}{term}s.0.{term}.name"
+    for scope in ("", "trace.", "session.")
+    for term in ("annotation", "evaluation")
+)
 _ROLE, _TOOLS = ".message.role", ("tool", "function")
 
 
 def kind(view: Span) -> Kind | None:
     """Return the kind of call; None for our own spans, which have GenAI attributes, too."""
+    if view.links and not _SCORES.isdisjoint(view.attributes):
+        return "aside"  # it carries scores of the linked span
     name = word(view, SPAN_KIND)
     if name is None or view.scope == semconv.SCOPE:
         return None
@@ -113,13 +120,12 @@ def _documents(view: Span, outputs: Any, items: Sequence[tuple[int, dict[str, An
 
 
 def _llm(view: Span, outputs: Any) -> Step:
-    messages, reply = _messages(view, "llm.input_messages"), _messages(view, "llm.output_messages")
-    prompts = _texts(view, "llm.prompts", "prompt.text") or view.attributes.get("llm.prompts")
-    if reply is None:
-        choices = _texts(view, "llm.choices", "completion.text")
-        reply = choices[0] if isinstance(choices, list) else choices
+    messages = messages_at(view, "llm.input_messages")
+    reply = messages_at(view, "llm.output_messages") or messages_at(view, "llm.choices")
+    prompts = view.attributes.get("llm.prompts")
     if messages is None:
-        messages = prompts if isinstance(prompts, Lost) else list(prompts) if prompts else None
+        messages = messages_at(view, "llm.prompts") or (list(prompts) if prompts else None)
+        messages = messages[:1] if isinstance(messages, list) else messages  # the first of a batch
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
     documents: tuple[Passage, ...] = ()
     if isinstance(reply, list):
@@ -173,20 +179,12 @@ def _streamed(outputs: Any) -> Any:
     return {**said, "role": "assistant", "tool_calls": calls}
 
 
-def _texts(view: Span, prefix: str, member: str) -> Any:
-    """Return the texts of the completions API on ``view``; None without any."""
-    items = [(number, item.get(member)) for number, item in numbered(view.attributes, prefix)]
-    texts = [read(text, limit=view.value_limit, opening="") for _, text in items]
-    lost = has_gaps(number for number, _ in items) or CUT in texts
-    return CUT if lost else HIDDEN if HIDDEN in texts else texts or None
-
-
-def _messages(view: Span, prefix: str) -> Any:
+def messages_at(view: Span, prefix: str) -> Any:
     """Return the chat messages on ``view``; None without any; `CUT` if one was dropped or cut."""
     items = list(numbered(view.attributes, prefix))
     if not items:
         return None
-    messages = [_message(item) for _, item in items]
+    messages = [_message({_INNER.sub("", k): v for k, v in item.items()}) for _, item in items]
     if has_gaps(n for n, _ in items) or (view.dropped and "content" not in messages[0]):
         return CUT
     if any(read(m["content"], limit=view.value_limit) is CUT for m in messages if "content" in m):
@@ -200,28 +198,27 @@ def _messages(view: Span, prefix: str) -> Any:
     return messages
 
 
+_INNER = re.compile(r"\b(message|message_content|tool_call|function)\.")
+_TEXTS = {"completion.text", "content", "prompt.text"}  # one of them
+
+
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
-    calls = [call for _, call in numbered(item, "message.tool_calls")]
-    parts = [part for _, part in numbered(item, "message.contents")]
-    called = {
-        str(call.get("tool_call.id")): str(call["tool_call.function.name"])
-        for call in (*calls, *parts)
-        if "tool_call.function.name" in call
-    }
+    calls = [call for _, call in numbered(item, "tool_calls")]
+    parts = [part for _, part in numbered(item, "contents")]
+    named = (call for call in (*calls, *parts) if "name" in call)
     message: dict[str, Any] = {
-        "role": role_named(item.get("message.role")) or item.get("message.role", "system"),
-        "tool_calls": bool(calls or called),
-        "called": called,
+        "role": item.get("role", "user" if "prompt.text" in item else "system"),
+        "called": {str(call.get("id")): str(call["name"]) for call in named},
     }
-    whole = item.get("message.content")
-    blocks = [{k.removeprefix("message_content."): v for k, v in part.items()} for part in parts]
-    if "message.content" in item or parts or calls:
-        blocks = whole if isinstance(whole, list) else blocks
-        message["content"] = (
-            whole if whole and isinstance(whole, str) else "".join(texts_of(blocks))
-        )
+    message["role"] = role_named(message["role"]) or message["role"]
+    message["tool_calls"] = bool(calls or message["called"])
+    if parts or calls or not _TEXTS.isdisjoint(item):
+        whole = next((item[name] for name in _TEXTS if item.get(name)), parts)
+        blocks = read(whole) if message["role"] != "tool" else whole
+        told = "".join(texts_of(blocks)) if isinstance(blocks, list) else whole
+        message["content"] = told if isinstance(told, str) else str(told)
     if message["role"] == "tool":
-        known = {"id": item.get("message.tool_call_id"), "name": item.get("message.name")}
+        known = {"id": item.get("tool_call_id"), "name": item.get("name")}
         message["results"] = [{**known, "text": message.get("content")}]
     return message
 
@@ -230,7 +227,7 @@ CONVENTION: Final = Convention(
     name="openinference",
     kind=kind,
     to_step=to_step,
-    marks=frozenset({SPAN_KIND}),
+    marks=frozenset({SPAN_KIND, *_SCORES}),
     content=(
         r"(input|output)\.(value|(audio|images?|videos?)\..+)",
         r"llm\.(input|output)_messages\.\d+\.message\.content",
@@ -242,26 +239,13 @@ CONVENTION: Final = Convention(
         r"retrieval\.documents\.\d+\.document\.(content|metadata)",
         r"reranker\.(query|(input|output)_documents\.\d+\.document\.(content|metadata))",
         r"tool\.(parameters|description|json_schema)",
+        r"((trace|session)\.)?(annotations|evaluations)\.\d+\.\w+\.(explanation|metadata)",
         r"embedding\.((text|vector)|embeddings\.\d+\.embedding\.(text|vector))",
     ),
     holds_documents=holds_documents,
     output="output.value",
     tool_names=("tool.name",),
     instrumentations=r"openinference\.",
-)
-FEEDBACK: Final = Convention(  # scores of spans that have left, on a span with a link to them
-    name="feedback",
-    kind=lambda view: "aside" if view.links else None,
-    to_step=to_step,
-    marks=frozenset(
-        f"{scope}{term}s.0.{term}.name"
-        for scope in ("", "trace.", "session.")
-        for term in ("annotation", "evaluation")
-    ),
-    content=(
-        r"((trace|session)\.)?(annotations|evaluations)\.\d+\.\w+\.(explanation|metadata)",
-        r"gen_ai\.evaluation\.explanation",
-    ),
 )
 
 
