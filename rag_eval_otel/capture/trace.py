@@ -23,7 +23,6 @@ from rag_eval_otel.capture.conventions import (
     output_on,
     recorded_on,
     shows_documents,
-    tool_name,
 )
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, Span
@@ -268,7 +267,7 @@ def _may_have_searched(view: Span, kind: Kind, own: Subtree) -> bool:
     if kind != "chain" or own.called is not None:
         return False
     output = output_on(view)
-    is_list = output[:1] == "[" and CONTEXT_TOOLS.search(tool_name(view)) is not None
+    is_list = output[:1] == "[" and CONTEXT_TOOLS.search(view.name) is not None
     return is_list or '"page_content"' in output
 
 

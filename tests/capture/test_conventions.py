@@ -23,7 +23,6 @@ from rag_eval_otel.capture.conventions import (
     owner_of,
     read,
     shows_documents,
-    tool_name,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import LogView, Span
@@ -165,12 +164,7 @@ def test_the_ai_sdk() -> None:
     named = {"ai.toolCall.name": "search", "ai.toolCall.result": json.dumps([PAGE, TOLD])}
     found = span({**named, "ai.toolCall.args": QUERY}, "ai.operationId=ai.toolCall")
     step = read(found)
-    assert (step.kind, step.name, step.input, tool_name(found)) == (
-        "tool",
-        "search",
-        ASKED,
-        "search",
-    )
+    assert (step.kind, step.name, step.input) == ("tool", "search", ASKED)
     assert step.documents == (Passage(text=PAGE), Passage(text=TOLD))
     whole = read(span({"ai.prompt": {"prompt": ASKED}}, "ai.operationId=ai.generateText"))
     assert (whole.kind, whole.input) == ("chain", ASKED)
@@ -654,4 +648,3 @@ def test_the_kind_of_recorded_spans() -> None:
         step = read(view)
         assert step.kind == kind_of(view)
         assert (convention_of(view) is None) == (kind_of(view) == "other")
-        assert kind_of(view) != "tool" or step.name == tool_name(view)

@@ -221,6 +221,5 @@ CONVENTION: Final = Convention(
     log_events=("gen_ai.",),
     holds_documents=holds_documents,
     flat=_FLAT,
-    tool_names=("gen_ai.tool.name",),
     instrumentations=r"pydantic|opentelemetry\.(util\.genai|instrumentation\.(genai|openai|ag2))",
 )

@@ -199,7 +199,7 @@ def messages_at(view: Span, prefix: str) -> Any:
 
 
 _INNER = re.compile(r"\b(message|message_content|tool_call|function)\.")
-_TEXTS = {"completion.text", "content", "prompt.text"}  # one of them
+_TEXTS = ("content", "completion.text", "prompt.text")  # one of them
 
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     }
     message["role"] = role_named(message["role"]) or message["role"]
     message["tool_calls"] = bool(calls or message["called"])
-    if parts or calls or not _TEXTS.isdisjoint(item):
+    if parts or calls or any(name in item for name in _TEXTS):
         whole = next((item[name] for name in _TEXTS if item.get(name)), parts)
         blocks = read(whole) if message["role"] != "tool" else whole
         told = "".join(texts_of(blocks)) if isinstance(blocks, list) else whole
@@ -244,7 +244,6 @@ CONVENTION: Final = Convention(
     ),
     holds_documents=holds_documents,
     output="output.value",
-    tool_names=("tool.name",),
     instrumentations=r"openinference\.",
 )
 

@@ -110,7 +110,6 @@ CONVENTION: Final = Convention(
         r"tool\.(arguments|input|output|result)",
     ),
     output="traceloop.entity.output",
-    tool_names=("tool.name", "gen_ai.tool.name", "traceloop.entity.name"),
     instrumentations=(
         r"traceloop|opentelemetry\.instrumentation\.(agno|anthropic|bedrock|chromadb|cohere|crewai"
         r"|google|groq|haystack|langchain|llamaindex|mcp|mistralai|ollama|openai|vertexai)"
