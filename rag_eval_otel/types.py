@@ -46,7 +46,7 @@ _Scored = Literal["scored", "partial", "unscored", "error"]
 HoldStatus = Literal[_Scored, "skipped", "timeout", "overload", "flushed", "shutdown"]
 """The values of ``rag.evaluation.status`` on the exported span of a turn."""
 
-ContextsSource = Literal["retrieval", "tool", "prompt", "none"]
+ContextsSource = Literal["retrieval", "tool", "memory", "prompt", "none"]
 
 Outcome = Literal["answered", "declined"]
 """Whether the answer answers the question, or says that it cannot."""

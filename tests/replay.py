@@ -135,6 +135,7 @@ def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None)
         value_limit=limit,
         attributes=raw["attributes"],
         events=[(event["name"], event.get("attributes") or {}) for event in raw["events"]],
+        links=raw.get("links") or (),
         logs=logs,
         dropped_events=int(raw.get("dropped_events") or 0),
     )
@@ -201,6 +202,7 @@ class ReplayedSpan(ReadableSpan):
                 Event(name, attributes=dict(values), timestamp=view.start)
                 for name, values in view.events
             ],
+            links=view.links,
             status=Status() if view.error is None else Status(StatusCode.ERROR, view.error),
             start_time=view.start,
             end_time=view.end,

@@ -55,6 +55,7 @@ class Span:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     events: Sequence[tuple[str, Mapping[str, Any]]] = ()
     logs: Sequence[LogView] = ()
+    links: Sequence[Any] = ()
     dropped: int = 0
     dropped_events: int = 0
     value_limit: int | None = None  # the length at which the SDK cuts texts
@@ -86,6 +87,7 @@ class Span:
             attributes=attributes,
             events=[(event.name, event.attributes or _NOTHING) for event in events],
             logs=logs,
+            links=getattr(span, "_links", ()),  # not copied
             dropped=span.dropped_attributes,
             dropped_events=span.dropped_events,
             value_limit=limit if isinstance(limit, int) else None,
@@ -112,6 +114,7 @@ class Span:
             error=error if has_failed else None,
             attributes=attributes,
             events=[(event.name, attributes_of_otlp(event)) for event in span.events],
+            links=span.links,
             dropped=span.dropped_attributes_count,
             dropped_events=span.dropped_events_count,
             **more,

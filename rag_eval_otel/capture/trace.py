@@ -23,7 +23,6 @@ from rag_eval_otel.capture.conventions import (
     output_on,
     recorded_on,
     shows_documents,
-    tool_name,
 )
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, Span
@@ -234,7 +233,9 @@ def may_be_anchor(
     if "output" in said:
         own.add(Subtree(called=view.start if own.searched is None else own.searched))
     is_likely = is_possible = False
-    if kind in RETRIEVALS:
+    if kind == "aside":
+        up = Subtree()
+    elif kind in RETRIEVALS:
         up = Subtree(searched=view.start)
     elif kind == "llm" and contexts_from_prompt:
         up, is_likely = Subtree(view.start, view.start), True
@@ -267,7 +268,7 @@ def _may_have_searched(view: Span, kind: Kind, own: Subtree) -> bool:
     if kind != "chain" or own.called is not None:
         return False
     output = output_on(view)
-    is_list = output[:1] == "[" and CONTEXT_TOOLS.search(tool_name(view)) is not None
+    is_list = output[:1] == "[" and CONTEXT_TOOLS.search(view.name) is not None
     return is_list or '"page_content"' in output
 
 
@@ -279,7 +280,7 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
         below = trace.subtrees.setdefault(above, Subtree())
         below.add(up)
         view = trace.spans.get(above)
-        if view is None or kind_of(view) in {"llm", *RETRIEVALS}:
+        if view is None or kind_of(view) in {"aside", "llm", *RETRIEVALS}:
             return
         if below.is_turn:
             trace.note_turn(above)

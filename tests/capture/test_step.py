@@ -151,7 +151,7 @@ def test_a_retrieval() -> None:
     assert (step.kind, step.input, step.document_count) == ("reranker", ASKED, 1)
     assert step.documents == (Passage(text=PAGE),)
     blind = of(VIEW, inputs=None, documents=[{"id": "a"}, DOCUMENT])
-    assert (blind.documents, blind.document_count, blind.lacks_texts) == (None, 2, True)
+    assert (blind.documents, blind.document_count, blind.lacks_texts) == (step.documents, 2, True)
     some = of(VIEW, inputs=None, documents=step.documents, count=2)
     assert (some.document_count, some.lacks_texts, step.lacks_texts) == (2, True, False)
     for documents in (HIDDEN, (Passage(text=REDACTED), Passage(text=PAGE))):

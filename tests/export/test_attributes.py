@@ -366,7 +366,6 @@ def test_content_of_events(event: str, attribute: str, *, content: bool) -> None
         "gen_ai.prompt.0.role",
         "input.mime_type",
         "gen_ai.prompt.0.tool_calls.0.name",
-        "llm.tools.0.tool.json_schema",
         "output",
         "metadata",
         "retrieval.documents.0.document.id",

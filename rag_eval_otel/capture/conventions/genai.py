@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import LogView, Span, value, word
+from rag_eval_otel.capture.span import Copier, LogView, Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, plain, read
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, messages_in, plain, read
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",
     "embedding": "embedding",  # Spring AI
     "embeddings": "embedding",
+    "evaluation": "aside",
     "execute_tool": "tool",
     "framework": "agent",  # Spring AI's chat clients and their advisors
     "generate_content": "llm",
     "invoke_agent": "agent",
     "invoke_workflow": "chain",
+    "plan": "plan",
     "rerank": "reranker",
     "retrieval": "retriever",
     "search_memory": "retriever",
@@ -33,6 +36,9 @@ _OF_TOOLS: Mapping[str, str] = {  # events on tool spans, and attributes with th
     "gen_ai.choice": "gen_ai.tool.call.result",
     "gen_ai.tool.message": "gen_ai.tool.call.arguments",
 }
+_RESULT = re.compile(  # how a message that has the result of a tool looks in JSON
+    r'tool_call_response"|"role": ?"tool"|"(generic_)?type": ?"[^"]*search'
+)
 _FLAT: frozenset[Kind] = frozenset({"chain"})  # a workflow may answer several questions
 _VARIABLE = "gen_ai.prompt.variable."
 
@@ -42,26 +48,27 @@ def kind(view: Span) -> Kind | None:
     operation = word(view, "gen_ai.operation.name")
     if operation is None or operation in {"create_agent", "fetch_response"}:
         return None
-    is_of_memory = operation.endswith(("_memory", "_memory_store"))
-    return _KINDS.get(operation) or (None if is_of_memory else "chain")
+    writes = operation.endswith(("_memory", "_memory_store"))  # what a user said before
+    return _KINDS.get(operation) or ("aside" if writes else "chain")
 
 
 def holds_documents(view: Span) -> bool:
-    prompts = [view.attributes.get(_MESSAGES)]
+    shown = [view.attributes]
     if kind(view) == "llm":
         events = [*((log.event, log.attributes) for log in view.logs), *view.events]
         if any(event == "gen_ai.tool.message" for event, _ in events):
             return True
-        prompts += [texts.get(_MESSAGES) for event, texts in events if event == _DETAILS]
-    return any(map(_has_tool_message, prompts))
+        shown += [texts for event, texts in events if event == _DETAILS]
+    return any(_has_result(texts.get(name)) for texts in shown for name in (_MESSAGES, _REPLY))
 
 
-def _has_tool_message(messages: object) -> bool:
+def _has_result(messages: object) -> bool:
     if isinstance(messages, str):
-        marks = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
-        return any(mark in messages for mark in marks)
-    items = messages if isinstance(messages, Sequence) else ()
-    return any(isinstance(item, Mapping) and item.get("role") == "tool" for item in items)
+        return _RESULT.search(messages) is not None
+    return any(
+        one["role"] == "tool" or "hosted" in one
+        for one in messages_in(plain(Copier().value(messages)))
+    )
 
 
 def to_step(view: Span, of: Kind) -> Step:
@@ -69,7 +76,9 @@ def to_step(view: Span, of: Kind) -> Step:
     if of in RETRIEVALS:
         inputs = value(view, "gen_ai.retrieval.query.text", "gen_ai.memory.query.text")
         documents = value(view, "gen_ai.retrieval.documents", "gen_ai.memory.records")
-        return build.retrieval(view, inputs=inputs, documents=documents, kind=of)
+        step = build.retrieval(view, inputs=inputs, documents=documents, kind=of)
+        is_memory = word(view, "gen_ai.operation.name") == "search_memory"
+        return replace(step, contexts_source="memory") if is_memory else step
     if of == "llm":
         return _llm(view)
     if of == "tool":
@@ -94,6 +103,8 @@ def to_step(view: Span, of: Kind) -> Step:
 
 def _llm(view: Span) -> Step:
     messages, reply = messages_of(view)
+    if isinstance(reply, list) and (word(view, "gen_ai.request.choice.count") or "1") != "1":
+        reply = reply[:1]  # one of several alternatives, of which an application takes the first
     variables = {
         key.removeprefix(_VARIABLE): text
         for attributes in (view.attributes, *(log.attributes for log in view.logs))
@@ -196,7 +207,8 @@ CONVENTION: Final = Convention(
         r"gen_ai\.(input|output)\.messages",
         r"gen_ai\.system_instructions",
         r"gen_ai\.(retrieval|memory)\.(query\.text|documents|records)",
-        r"gen_ai\.tool\.call\.(arguments|result)",
+        r"gen_ai\.evaluation\.explanation",
+        r"gen_ai\.tool\.(call\.(arguments|result)|definitions|description)",
         r"gen_ai\.prompt\.(variable\..+|template)",
         r"tool_arguments|tool_response|final_result|(pydantic_ai\.)?all_messages(_events)?",
     ),
@@ -209,6 +221,5 @@ CONVENTION: Final = Convention(
     log_events=("gen_ai.",),
     holds_documents=holds_documents,
     flat=_FLAT,
-    tool_names=("gen_ai.tool.name",),
     instrumentations=r"pydantic|opentelemetry\.(util\.genai|instrumentation\.(genai|openai|ag2))",
 )
