@@ -199,7 +199,7 @@ def backend_error(error: Exception) -> BackendError:
     """Return a `BackendError` with status and type of ``error``, whose message may quote texts."""
     source: Any = error
     while source is not None and getattr(source, "response", None) is None:
-        source = source.__context__  # LangSmith's errors are raised while handling another one
+        source = source.__context__  # some errors are raised while handling another one
     response = getattr(source, "response", None)
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     if status is None and hasattr(error, "get_http_status_code"):  # MLflow

@@ -266,9 +266,7 @@ class Delivery:
 _NEEDS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
     "phoenix": ("Phoenix", "arize-phoenix-client", ()),
     "mlflow": ("MLflow", "mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
-    "langsmith": ("LangSmith", "langsmith", ()),
     "langfuse": ("Langfuse", "langfuse", LANGFUSE_KEYS),
-    "opik": ("Opik", "opik", ()),
 }
 _CLIENTS = "rag_eval_otel.export.backends.clients"
 BACKENDS = Registry(
