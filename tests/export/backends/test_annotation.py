@@ -33,8 +33,7 @@ EVALUATION = Evaluation(scores=(JUDGED, COMPUTED, FAILED), judge="gpt", span=SPA
 
 
 def annotations(evaluation: Evaluation, **options: Any) -> dict[str, Annotation]:
-    """Return the annotations by name; only ``faithfulness`` asks a judge."""
-    found = annotations_of(evaluation, asking=frozenset({"faithfulness"}), **options)
+    found = annotations_of(replace(evaluation, computed=frozenset({"ranking"})), **options)
     return {one.name: one for one in found}
 
 
@@ -65,8 +64,9 @@ def test_the_kind_of_annotator_is_that_of_the_score() -> None:
         ("CODE", "rag_eval_otel"),
         ("CODE", "rag_eval_otel"),
     ]
-    offline = annotations(replace(EVALUATION, judge="lexical"))
-    assert {one.kind for one in offline.values()} == {"CODE"}
+    for judge in ("lexical", "local/nli", None):
+        offline = annotations(replace(EVALUATION, judge=judge))
+        assert {one.kind for one in offline.values()} == {"CODE"}
 
 
 def test_scores_of_an_offline_judge_have_other_names() -> None:
