@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 Spans = Literal["essential", "all", "none"]
 ExportContent = Literal["foreign", "all", "none"]
 ScoreEvents = Literal["log", "span", "both"]
+ScoreAttributes = Literal["both", "openinference", "rag"]
 
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _OPENAI: Final = "https://api.openai.com/v1"
@@ -113,7 +114,7 @@ class Config:
 
     # Limits
     hold_seconds: Annotated[float, (0, 3600)] = 10.0
-    """Seconds that a span waits for its scores. Later scores go to events and metrics only."""
+    """Seconds that a span waits for its scores. Later scores go to a span of their own."""
     max_held: Annotated[int, (1, 1_000_000)] = 1024
     """The most spans that wait for scores, and 64 KiB of text for each of them on average.
 
@@ -153,6 +154,8 @@ class Config:
     """Whether each request to the judge is a span below the span of its turn."""
     on_sample: Callable[[Sample], object] | str | None = None
     """A function that gets each captured sample before scoring, or ``package.module:function``."""
+    score_attributes: ScoreAttributes = "both"
+    """Names of the scores on spans: ``rag.evaluation.*``, those of ``openinference``, or both."""
     redact: Redaction | str | None = None
     """A function that takes private parts out of a text, or ``package.module:function``."""
     metadata_keys: Sequence[str] = ()
@@ -264,6 +267,7 @@ class ConfigOptions(TypedDict, total=False):
     score_events: ScoreEvents
     judge_spans: bool
     on_sample: Callable[[Sample], object] | str | None
+    score_attributes: ScoreAttributes
     redact: Redaction | str | None
     metadata_keys: Sequence[str]
     raise_errors: bool

@@ -368,6 +368,7 @@ class Evaluation:
     - ``messages``: the number of messages in `Sample.history`. ``is_rewritten``: whether the
       application searched with another text than the question (`Sample.query`).
     - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
+    - ``computed``: the names of the metrics that ask no judge.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
     """
 
@@ -384,6 +385,7 @@ class Evaluation:
     messages: int = 0
     is_rewritten: bool = False
     embedder: str | None = None
+    computed: frozenset[str] = frozenset()
     label_metrics: frozenset[str] | None = None
     sampling: Sampling | None = None
     offline: Evaluation | None = None
@@ -404,7 +406,7 @@ class Evaluation:
         """
         is_offline = self.sampling is not None and self.sampling.stage == "offline"
         offline, own = (self, None) if is_offline else (self.offline, self)
-        pairs = (("offline.", offline), ("", own))
+        pairs = (("", own), ("offline.", offline))
         return tuple((prefix, each) for prefix, each in pairs if each is not None)
 
     @property

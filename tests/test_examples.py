@@ -56,7 +56,7 @@ def test_the_application_of_the_tutorial_runs(tmp_path: Path, receiver: OtlpRece
     (tmp_path / "app.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
     assert "15 euros" in run(tmp_path / "app.py", receiver)
     (root,) = [span for span in receiver.spans() if span.parent_span_id is None]
-    assert root.name == "invoke_workflow RunnableSequence"
+    assert root.name == "invoke_workflow"
     assert len(receiver.spans()) == 3
     assert root.attributes["rag.evaluation.label"] == "fail"
     assert root.attributes["rag.evaluation.faithfulness.label"] == "fail"

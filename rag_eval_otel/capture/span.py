@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 _NOTHING: Mapping[str, Any] = {}
+MOST_ATTRIBUTES: Final = 128  # of a span, if it has no limit of its own
 _DEPTH: Final = 50  # levels of containers within containers that are copied
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
 ROUTES: Final = ("http.route", "url.path", "http.target")  # the most general first
@@ -71,7 +72,6 @@ class Span:
         error = None
         if not (status.is_unset or status.is_ok):
             error = str(attributes.get("error.type") or status.description or "error")
-        limit = getattr(getattr(span, "_attributes", None), "max_value_len", None)
         events = () if span.end_time is None else span.events  # an open span is not read yet
         return cls(
             name=span.name,
@@ -90,7 +90,7 @@ class Span:
             links=getattr(span, "_links", ()),  # not copied
             dropped=span.dropped_attributes,
             dropped_events=span.dropped_events,
-            value_limit=limit if isinstance(limit, int) else None,
+            value_limit=limits_of(span)[1],
         )
 
     @classmethod
@@ -223,6 +223,14 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
         return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
     except AttributeError:
         return span.attributes or _NOTHING
+
+
+def limits_of(span: Any) -> tuple[int | None, int | None]:
+    """Return the most attributes of a span of the SDK, and the most characters of one."""
+    attributes = getattr(span, "_attributes", None)
+    most = getattr(attributes, "maxlen", MOST_ATTRIBUTES)
+    length = getattr(attributes, "max_value_len", None)
+    return most, length if isinstance(length, int) else None
 
 
 def has_none(names: frozenset[str], span: ReadableSpan) -> bool:

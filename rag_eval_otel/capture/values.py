@@ -513,3 +513,9 @@ def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
         if part in parts:
             places.setdefault(part, at)
     return places
+
+
+def provider_id(response_id: str | None) -> str | None:
+    """Return the id of a model's response, unless LangChain has made it of the id of a run."""
+    is_of_run = response_id is None or response_id.startswith(("lc_run-", "run-"))
+    return None if is_of_run else response_id

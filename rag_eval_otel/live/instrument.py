@@ -30,7 +30,6 @@ from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.metrics.base import kinds_of
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.providers import (
     Attachment,
@@ -443,13 +442,7 @@ def build_sinks(
     if sdk_disabled():
         return
     if config.backends:
-        metrics = resolve_metrics(config.metrics)
-        yield BackendSink(
-            config.backends,
-            asking=frozenset(metric.name for metric in metrics if kinds_of(metric)),
-            explanations=config.explanations,
-            meter_provider=meters,
-        )
+        yield BackendSink(config.backends, explanations=config.explanations, meter_provider=meters)
     if config.drift is False:
         return
     resource = getattr(getattr(provider, "resource", None), "attributes", {})

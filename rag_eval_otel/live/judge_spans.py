@@ -78,7 +78,7 @@ class JudgeSpans:
             semconv.GEN_AI_PROVIDER_NAME: _STANDARD.get(provider, provider) or None,
             semconv.GEN_AI_REQUEST_MODEL: model,
             semconv.GEN_AI_RESPONSE_MODEL: answered,
-            semconv.GEN_AI_RESPONSE_FINISH_REASONS: (exchange.finish,) if exchange.finish else None,
+            semconv.GEN_AI_FINISH_REASONS: (exchange.finish,) if exchange.finish else None,
             semconv.GEN_AI_USAGE_INPUT_TOKENS: usage.prompt_tokens if usage else None,
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: usage.completion_tokens if usage else None,
             semconv.EVALUATION_COST: cost,

@@ -23,6 +23,7 @@ from opentelemetry.trace import (
     INVALID_SPAN_CONTEXT,
     NoOpTracerProvider,
     Span,
+    SpanContext,
     TracerProvider,
     get_current_span,
 )
@@ -37,6 +38,7 @@ from rag_eval_otel.capture.trace import Held, Subtree, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores, copied
+from rag_eval_otel.export.carrier import Carrier
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
 from rag_eval_otel.live.judge_spans import JudgeSpans
 from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
@@ -46,7 +48,14 @@ from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import JUDGING, Edge, is_stand_in, judging
 from rag_eval_otel.runtime.threads import Call, GivenUp, Workers
-from rag_eval_otel.types import UNTOUCHED, Ending, HoldStatus, Sink
+from rag_eval_otel.types import (
+    UNTOUCHED,
+    Ending,
+    Feedback,
+    HoldStatus,
+    Sink,
+    SpanRef,
+)
 from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:
@@ -107,12 +116,16 @@ class Pipeline:
         register(self.scorer.feedback)
         self._scores = SpanScores(
             explanations=config.explanations,
+            form=config.score_attributes,
             events=config.score_events,
+            on_omitted=instruments.omitted,
             has_logs=lambda: not is_stand_in(self.logger_provider),
         )
         version, schema = semconv.VERSION, semconv.GEN_AI_SCHEMA_URL
         tracer = provider.get_tracer(semconv.SCOPE, version, schema_url=schema)
         self._writer = SpanWriter(tracer=tracer, config=config, redactor=redact)
+        self._carrier = Carrier(tracer=tracer, scores=self._scores)
+        self.scorer.feedback.on_late = self._write_late_feedback
         if config.judge_spans:
             self.scorer.judge_spans = JudgeSpans(
                 tracer=provider.get_tracer(semconv.JUDGE_SCOPE, version, schema_url=schema),
@@ -415,10 +428,12 @@ class Pipeline:
             del trace.held[anchor.key[1]]
             self.store.start_scoring(anchor)
         has_left = any(each.ending is not None and each.ending.status for each in spans)
+        span = INVALID_SPAN_CONTEXT if view is None else view.context
         return self._job(
             held,
+            release=partial(self._write_late, span, []),
             turn=turn,
-            span=INVALID_SPAN_CONTEXT if view is None else view.context,
+            span=span,
             ended=(view.end if view is not None else turn.anchor.end) or 0,
             is_missed=held is None and not has_left,
             trace_id=trace.trace_id,
@@ -427,9 +442,28 @@ class Pipeline:
 
     def _job(self, held: Held | None, **options: Any) -> TurnJob:
         if held is not None:
-            options["release"] = partial(self.clock.release, held)
+            options["release"] = partial(self._release, held, options["span"], [])
             options["is_late"] = lambda: held.is_late and self.config.hold_seconds > 0
         return TurnJob(scorer=self.scorer, **options)
+
+    def _release(
+        self, held: Held, span: SpanContext, written: list[Ending], ending: Ending
+    ) -> None:
+        if not self.clock.release(held, ending) and held.ending is not ending:
+            self._write_late(span, written, ending)
+
+    def _write_late(self, span: SpanContext, written: list[Ending], ending: Ending) -> None:
+        """Write the scores in ``ending`` on a span of their own, only once."""
+        if ending.evaluation is None or written or not span.is_valid:
+            return
+        written.append(ending)
+        ref = SpanRef(trace_id=span.trace_id, span_id=span.span_id, trace_flags=span.trace_flags)
+        with self.release_edge:
+            self._carrier.write(ref, ending)
+
+    def _write_late_feedback(self, feedback: Feedback, about: Mapping[str, Any]) -> None:
+        with self.release_edge:
+            self._carrier.write_feedback(feedback, about)
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
         """Count the turns of ``trace`` as not scored, unless it was read, and export its spans."""

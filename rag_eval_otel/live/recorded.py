@@ -8,7 +8,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -293,6 +293,8 @@ class _Known:
     key: tuple[int, int]  # trace id and span id
     labels: dict[str, Label] | None = None  # from the judge, once the turn is evaluated
     said: tuple[Feedback, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)  # as in `Evaluation`
+    is_closed: bool = False  # whether what was said is on its way to the span
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -301,6 +303,7 @@ class FeedbackIntake:
 
     ``pass_on`` is called with feedback that has the ids of its turn, and with an `Agreement` for
     each label. ``is_under_way(trace_id)``: whether a trace or LangChain run has yet to be read.
+    ``on_late``: called with feedback that is too late for the span, and `Evaluation.about`.
     """
 
     instruments: InstrumentSink
@@ -308,6 +311,7 @@ class FeedbackIntake:
     pass_on: Callable[[Feedback | Agreement], None]
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     is_under_way: Callable[[int], bool] = lambda _: False
+    on_late: Callable[[Feedback, Mapping[str, Any]], object] = lambda _feedback, _about: None
 
     def __post_init__(self) -> None:
         self._warnings = LimitedLog()
@@ -360,7 +364,11 @@ class FeedbackIntake:
         return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
 
     def of(self, span: SpanRef) -> tuple[Feedback, ...]:
-        return self._settled(span).said if span.span_id else ()
+        if not span.span_id:
+            return ()
+        known = self._settled(span)
+        known.is_closed = True
+        return known.said
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Store the labels of ``evaluation``, and compare them with feedback on the turn."""
@@ -370,6 +378,7 @@ class FeedbackIntake:
         if sampling is not None and (sampling.stage != "judge" or sampling.is_targeted):
             return
         known = self._settled(span)
+        known.about = evaluation.about
         known.labels = {score.name: score.label for score in evaluation.scores if score.label}
         if evaluation.label is not None:
             known.labels[OVERALL] = evaluation.label
@@ -386,7 +395,10 @@ class FeedbackIntake:
         known = self._find(feedback.trace_id, feedback.span_id)
         if known is not None:
             self.instruments.feedback(feedback, "joined")
-            self.pass_on(self._add(known, feedback))
+            joined = self._add(known, feedback)
+            self.pass_on(joined)
+            if known.is_closed and origin != "current":  # else it is on the open span
+                self.on_late(joined, known.about)
             return
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
@@ -394,6 +406,8 @@ class FeedbackIntake:
             self._warn("unmatched", feedback, "no turn of it is known here")
         if not is_run:
             self.pass_on(feedback)
+        if not is_expected and not is_run:
+            self.on_late(feedback, {})
         self._wait(feedback, is_passed=not is_run)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:

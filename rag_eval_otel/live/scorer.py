@@ -20,6 +20,7 @@ from rag_eval_otel.capture.sample import RecentTurns, Refused, read_sample, why_
 from rag_eval_otel.capture.span import ROUTES, Span, about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.values import provider_id
 from rag_eval_otel.config import TURNS, Config, Limit
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
@@ -348,11 +349,14 @@ class TurnScorer:
         if not isinstance(evaluation, Evaluation):
             return evaluation
         steps = (*turn.path, *turn.calls, *turn.retrievers)
+        answer_id = provider_id(turn.calls[-1].response_id) if turn.calls else None
+        answered = {} if answer_id is None else {semconv.GEN_AI_RESPONSE_ID: answer_id}
+        known = about((step.metadata for step in steps), self._config.metadata_keys)
         located = partial(
             replace,
             span=span,
             lag=max(0, time.time_ns() - job.ended) / 1e9,
-            about={**about((s.metadata for s in steps), self._config.metadata_keys), **job.about},
+            about={**known, **answered, **job.about},
             answer_length=len(sample.answer),
         )
         offline = evaluation.offline
@@ -447,7 +451,8 @@ class TurnJob:
         if isinstance(sampling, Sampling):
             self.sampling = sampling
             return True
-        self._refuse(sampling, Ending("skipped", sampling))
+        ref = SpanRef(trace_id=self.span.trace_id, span_id=self.span.span_id)
+        self._refuse(sampling, Ending("skipped", sampling, feedback=feedback.of(ref)))
         return False
 
     def _refuse(self, reason: SkipReason, ending: Ending) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,7 +44,9 @@ def test_scores_arrive_on_the_span_of_the_turn_once(protocol: str, source: Sourc
         assert span.attributes[f"{metric}.score"] == 1.0
         assert isinstance(span.attributes[f"{metric}.score"], float)
         assert span.attributes[f"{metric}.label"] == "pass"
-        version = span.attributes[f"{metric}.version"]
+    for number in range(len(names)):
+        metadata = span.attributes[f"evaluations.{number}.evaluation.metadata"]
+        version = json.loads(metadata)["version"]
         assert "/fused" in version
         assert version.endswith("/fake")
     assert not any(key.endswith("explanation") for key in span.attributes)
@@ -69,4 +72,5 @@ def test_events_and_histograms_point_at_the_span(source: Source) -> None:
     assert found["gen_ai.evaluation.explanation"] == "backed"
     assert all(point.count == 1 and len(point.explicit_bounds) == 19 for point in points)
     assert {each.span_id for point in points for each in point.exemplars} == {own.span_id}
-    assert (turn.attributes or {})["rag.evaluation.context_relevance.explanation"] == "backed"
+    written = {value for key, value in (turn.attributes or {}).items() if "explanation" in key}
+    assert "backed" in written

@@ -253,16 +253,20 @@ def described(
     *,
     name: str = "",
     model: str | None = None,
-    provider: object = None,
+    provider: str | None = None,
+    system: str | None = None,
+    finish: str | None = None,
+    call_id: str | None = None,
     tokens: tuple[int, int] | None = None,
 ) -> Attributes:
     """Return the OpenInference attributes of a LangChain call, except its texts."""
     attributes: Attributes = {SPAN_KIND: "CHAIN" if of == "other" else of.upper()}
     if of == "tool":
-        attributes["tool.name"] = name
+        attributes["tool.name"], attributes["tool.id"] = name, call_id
     if of == "llm":
         attributes["llm.model_name"] = model
-        attributes["llm.provider"] = None if provider is None else str(provider)
+        attributes["llm.provider"], attributes["llm.system"] = provider, system
+        attributes["llm.finish_reason"] = finish
     if of == "llm" and tokens is not None:
         attributes["llm.token_count.prompt"], attributes["llm.token_count.completion"] = tokens
         attributes["llm.token_count.total"] = sum(tokens)
