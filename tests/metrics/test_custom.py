@@ -340,24 +340,6 @@ def test_what_is_no_metric_function(metric: Any, told: str) -> None:
         m.resolve_metrics([metric])
 
 
-def weighing(weight: Any) -> Callable[[Sample], float]:
-    def inner(_: Sample) -> float:
-        return float(weight)
-
-    return inner
-
-
-def with_default(weight: float) -> Callable[[Sample], float]:
-    def inner(_: Sample, by: float = weight, *, and_by: float = weight) -> float:
-        return by * and_by
-
-    return inner
-
-
-def weigh(_: Sample, weight: float, more: object = None) -> float:
-    return weight
-
-
 class Revised:
     """An object that is called, with a revision."""
 
@@ -368,22 +350,21 @@ class Revised:
         return 1.0
 
 
+def low(_: Sample) -> float:
+    return 0.3
+
+
+def high(_: Sample) -> float:
+    return 0.9
+
+
 @pytest.mark.parametrize(
-    "make",
-    [
-        weighing,
-        with_default,
-        Revised,
-        lambda weight: Revised(weight).__call__,
-        lambda weight: partial(weigh, weight=weight),
-        lambda weight: partial(weigh, weight=1, more={"of": [weight]}),
-        lambda weight: partial(partial(weigh, weight=1), more=weighing(weight)),
-        lambda weight: weighing((weight, "a")),
-        lambda weight: (lambda _: 0.3) if weight == 0.3 else (lambda _: 0.9),
-    ],
+    "make", [Revised, lambda revision: partial(Revised(revision)), {0.3: low, 0.9: high}.get]
 )
-def test_what_a_function_is_bound_to_is_in_the_version(make: Callable[[float], Any]) -> None:
-    """Another weight is another measurement; the same weight, bound anew, is the same."""
+def test_source_and_revision_of_a_function_are_in_the_version(
+    make: Callable[[float], Any],
+) -> None:
+    """Another source or revision is another measurement; the same, made anew, is the same."""
     first, again, other = (
         measured(m.FunctionMetric(function=make(weight), name="weighed"))["weighed"].version
         for weight in (0.3, 0.3, 0.9)
