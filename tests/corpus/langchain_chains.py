@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import (
     Runnable,
     RunnableBranch,
@@ -201,26 +201,6 @@ def documents_html_escaped(config: Config, question: str, answer: str) -> None:
     )
     shown = RunnableParallel(sheet=sheet, guest=RunnablePassthrough())
     (shown | prompt | model(answer) | StrOutputParser()).invoke(question, config)
-
-
-LOCKERS = "Lockers\nBring your own lock. Lockers that are still closed at midnight are opened."
-GUESTS = (
-    'Guests\nMembers may bring one guest a month. It\'s free on weekdays; "day passes" are 12 EUR.'
-)
-TOWELS = "Towels\nA towel is compulsory on every machine."
-
-
-@turn("What about towels and lockers?", (TOWELS, LOCKERS), "Bring a towel and a lock of your own.")
-def documents_as_json(config: Config, question: str, answer: str) -> None:
-    """LCEL with documents dumped as JSON."""
-
-    def dump(docs: list[Document]) -> str:
-        return json.dumps([{"text": d.page_content, "meta": d.metadata} for d in docs], indent=2)
-
-    data = itemgetter("q") | retriever(GUESTS, LOCKERS, TOWELS, k=2) | dump
-    prompt = PromptTemplate.from_template("DATA:\n{data}\n\nQ: {q}\nA:")
-    gym = {"data": data, "q": itemgetter("q")} | prompt | completion_model(answer)
-    gym.invoke({"q": question}, config)
 
 
 RETAKE = """§ 14 Wiederholung von Prüfungen
