@@ -55,10 +55,7 @@ class Running:
 
 @contextmanager
 def running(
-    name: str,
-    *,
-    fault: Fault = "none",
-    models: Mapping[str, str] | None = None,
+    name: str, *, fault: Fault = "none", models: Mapping[str, str] | None = None
 ) -> Iterator[Running]:
     """Run an application whose scores go to the service ``name``, through a proxy."""
     service = SERVICES[name]()

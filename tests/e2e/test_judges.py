@@ -162,7 +162,7 @@ def test_no_call_beside_an_application_fails(
     assert [getattr(reply, "parts", reply) for reply in judged] == [(Rating(rating=1),)] * CALLS
 
 
-def test_no_call_of_an_embedder_beside_an_application_fails(
+def test_an_embedder_beside_an_application(
     providers: Providers, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Of 500 calls each, with a shared model."""

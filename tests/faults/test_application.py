@@ -107,7 +107,7 @@ print(sum(len(row.evaluation.scores) for row in result.rows))
 
 
 @pytest.mark.fault(37, expected="requests of the judge make no span that leaves, and no turn")
-def test_fault_37_the_client_of_the_judge_is_instrumented(
+def test_fault_37_the_judges_client_is_instrumented(
     row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The instrumentation traces every request, whether tracing is suppressed or not."""

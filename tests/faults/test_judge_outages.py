@@ -256,11 +256,8 @@ def test_fault_06_server_errors(percent: int, least: float, row: Row) -> None:
 
 @pytest.mark.fault(7, expected="no retries; 401 and 403 cost one request, 404 five; one log line")
 @pytest.mark.parametrize(("status", "requests"), [(401, 1), (403, 1), (404, 5)])
-def test_fault_07_a_wrong_key_or_model(
-    status: int,
-    requests: int,
-    row: Row,
-    caplog: pytest.LogCaptureFixture,
+def test_fault_07_wrong_names(
+    status: int, requests: int, row: Row, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The breaker opens, and says so once."""
     body = {"error": {"message": f"no access with {SECRET}"}}
@@ -282,9 +279,7 @@ def test_fault_07_a_wrong_key_or_model(
     ["The answer looks fine.", '{"verdicts": [1', "I can't help with that.", ""],
     ids=["prose", "cut off", "refused", "empty"],
 )
-def test_fault_09_replies_without_an_answer(
-    content: str, row: Row, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fault_09_useless_replies(content: str, row: Row, caplog: pytest.LogCaptureFixture) -> None:
     """A judge that talks about something else is as good as down."""
     with scoring(always(content), concurrency=1) as (app, judge, server):
         run_turns(app, 50)

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from live import (
-    GatedJudge,
-    OnesEmbedder,
-    Row,
-    attached,
-    good_answers,
-    good_judge,
-)
+from live import GatedJudge, OnesEmbedder, Row, attached, good_answers, good_judge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies

@@ -163,7 +163,7 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
         (["a.jsonl", "--prices", "p.json"], "--prices needs --built-in"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(
+def test_unfitting_options(
     options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message names what an option needs."""
