@@ -45,7 +45,6 @@ nox.options.sessions = [
     "mlflow",
     "backends",
     "report",
-    "plugin",
     "soak",
     "pythons",
 ]
@@ -370,13 +369,6 @@ def backends(session: nox.Session) -> None:
 def report(session: nox.Session) -> None:
     """Open the page of `rag-eval-otel report` in headless Chromium, and print it."""
     test_beside(session)
-
-
-@nox.session
-def plugin(session: nox.Session) -> None:
-    """Run pytest with the plugin of the built distribution, and the gate in a shell."""
-    session.install(".[test]")
-    session.run("pytest", *existing("tests/e2e/test_plugin.py"), *session.posargs)
 
 
 @nox.session

@@ -22,9 +22,7 @@ def test_phases_follow_each_other_with_their_share_of_bad_answers() -> None:
 
 
 @pytest.mark.slow
-def test_a_backend_gets_scores_and_an_outage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Each turn arrives once; the first of the outage have no scores, the others wait."""
     with OtlpReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)

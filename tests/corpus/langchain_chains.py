@@ -10,8 +10,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.output_parsers.openai_tools import PydanticToolsParser
-from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import (
     Runnable,
     RunnableBranch,
@@ -28,7 +27,6 @@ from .langchain_kit import (
     KeywordRetriever,
     Words,
     call,
-    calls,
     classic,
     completion_model,
     documents,
@@ -175,22 +173,6 @@ def agent_executor(config: Config, question: str, answer: str) -> None:
     agents.AgentExecutor(agent=agent, tools=[rules]).invoke(asked, config)
 
 
-@turn("How much is a late book?", (FINE,), "It is 50 cents a day.")
-def react_agent_in_text(config: Config, question: str, answer: str) -> None:
-    """ReAct agent in text with AgentExecutor: Thought, Action, Observation."""
-    agents, search = classic("agents"), search_tool("Search", ROOM, LOAN, FINE, k=1)
-    prompt = PromptTemplate.from_template(
-        "Tools:\n{tools}\nUse this format: Question, Thought, Action (one of [{tool_names}]), "
-        "Action Input, Observation, Final Answer.\n\nQuestion: {input}\nThought:{agent_scratchpad}"
-    )
-    llm = completion_model(
-        "I should look that up.\nAction: Search\nAction Input: late book costs",
-        f"I know it now.\nFinal Answer: {answer}",
-    )
-    agent = agents.create_react_agent(llm, [search], prompt)
-    agents.AgentExecutor(agent=agent, tools=[search]).invoke({"input": question}, config)
-
-
 @app()
 def summarize_documents(config: Config) -> None:
     """load_summarize_chain over given documents."""
@@ -219,26 +201,6 @@ def documents_html_escaped(config: Config, question: str, answer: str) -> None:
     )
     shown = RunnableParallel(sheet=sheet, guest=RunnablePassthrough())
     (shown | prompt | model(answer) | StrOutputParser()).invoke(question, config)
-
-
-LOCKERS = "Lockers\nBring your own lock. Lockers that are still closed at midnight are opened."
-GUESTS = (
-    'Guests\nMembers may bring one guest a month. It\'s free on weekdays; "day passes" are 12 EUR.'
-)
-TOWELS = "Towels\nA towel is compulsory on every machine."
-
-
-@turn("What about towels and lockers?", (TOWELS, LOCKERS), "Bring a towel and a lock of your own.")
-def documents_as_json(config: Config, question: str, answer: str) -> None:
-    """LCEL with documents dumped as JSON."""
-
-    def dump(docs: list[Document]) -> str:
-        return json.dumps([{"text": d.page_content, "meta": d.metadata} for d in docs], indent=2)
-
-    data = itemgetter("q") | retriever(GUESTS, LOCKERS, TOWELS, k=2) | dump
-    prompt = PromptTemplate.from_template("DATA:\n{data}\n\nQ: {q}\nA:")
-    gym = {"data": data, "q": itemgetter("q")} | prompt | completion_model(answer)
-    gym.invoke({"q": question}, config)
 
 
 RETAKE = """§ 14 Wiederholung von Prüfungen
@@ -349,33 +311,6 @@ def hypothetical_document(config: Config, question: str, answer: str) -> None:
     desk.invoke(question, config)
 
 
-class SubQuery(BaseModel):
-    """Search over the hotel's pages."""
-
-    sub_query: str = Field(description="A very specific query.")
-
-
-@turn(
-    "What do parking and a bicycle cost?",
-    (PARKING, BIKES),
-    "Parking is 9 euros a night, a bicycle 15 euros a day.",
-)
-def query_decomposition(config: Config, question: str, answer: str) -> None:
-    """How to do query decomposition, with several searches."""
-    queries = ("car park costs", "bicycle hire")
-    llm = model(calls(*(("SubQuery", {"sub_query": query}) for query in queries)))
-    prompt = ChatPromptTemplate.from_messages([("system", "Decompose."), ("human", "{question}")])
-    analyzer = prompt | llm.bind_tools([SubQuery]) | PydanticToolsParser(tools=[SubQuery])
-    hotel = retriever(*HOTEL, k=1)
-
-    def search(queries: list[SubQuery]) -> list[Document]:
-        return [doc for docs in hotel.batch([q.sub_query for q in queries]) for doc in docs]
-
-    found = RunnablePassthrough.assign(context=analyzer | search | lines)
-    rag = found | ChatPromptTemplate.from_template("{context}\n---\n{question}") | model(answer)
-    rag.invoke({"question": question}, config)
-
-
 @app()
 def routed_to_smalltalk(config: Config) -> None:
     """RunnableBranch: smalltalk or retrieval, the branch without retrieval."""
@@ -435,27 +370,6 @@ def ensemble_retriever(config: Config, question: str, answer: str) -> None:
     both = [KeywordRetriever(documents=documents(*PAGES), k=1), retriever(*PAGES, k=3)]
     hybrid = classic("retrievers").EnsembleRetriever(retrievers=both, weights=[0.5, 0.5])
     barista(hybrid, model(answer)).invoke(question, config)
-
-
-CLEANED = "The espresso grinder is cleaned on Mondays with the brush that hangs beside it."
-LONG_NOTE = f"The shop opens at eight. The grinder by the window is for filter coffee. {CLEANED}"
-
-
-@turn(
-    "When is the espresso grinder cleaned?",
-    (CLEANED,),
-    "On Mondays.",
-    also=({"contexts": (LONG_NOTE,)},),
-)
-def contextual_compression_extractor(config: Config, question: str, answer: str) -> None:
-    """How to do retrieval with contextual compression: LLMChainExtractor."""
-    compressors = classic("retrievers.document_compressors")
-    llm = model({"Extracted relevant parts": CLEANED, "Answer from the context": answer})
-    compressing = classic("retrievers").ContextualCompressionRetriever(
-        base_compressor=compressors.LLMChainExtractor.from_llm(llm),
-        base_retriever=retriever(LONG_NOTE),
-    )
-    barista(compressing, llm).invoke(question, config)
 
 
 class Relevant(InMemoryVectorStore):

@@ -9,8 +9,6 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send
@@ -64,27 +62,6 @@ def send_one_search_for_each_part(config: Config, question: str, answer: str) ->
     graph = StateGraph(Inquiry).add_node(split).add_node(search).add_node(write)
     graph.add_edge(START, "split").add_conditional_edges("split", fan_out, ["search"])
     graph.add_edge("search", "write").compile().invoke({"inquiry": question}, config)
-
-
-@turn("How large is a cellar?", (CELLAR, PETS), "Four square metres.")
-def functional_api(config: Config, question: str, answer: str) -> None:
-    """LangGraph functional API: tasks and an entrypoint."""
-    rules, llm = retriever(*HOUSE, k=2), model(answer)
-
-    @task
-    def fetch(text: str) -> list[Document]:
-        return rules.invoke(text)
-
-    @task
-    def reply(text: str, docs: list[Document]) -> str:
-        return text_of(llm.invoke(f"{joined(docs)}\n\nTenant asks: {text}"))
-
-    @entrypoint(checkpointer=InMemorySaver())
-    def janitor(text: str) -> str:
-        return reply(text, fetch(text).result()).result()
-
-    for _ in janitor.stream(question, {**config, "configurable": {"thread_id": "f-1"}}):
-        pass
 
 
 class Live(TypedDict):

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from llama_index.core.agent.workflow import AgentStream, AgentWorkflow, FunctionAgent, ReActAgent
+from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.chat_engine import CondenseQuestionChatEngine, ContextChatEngine
 from llama_index.core.memory import ChatMemoryBuffer
@@ -137,52 +137,6 @@ async def retriever_tools(config: Config, question: str, answer: str) -> str:
     make, about = RetrieverTool.from_defaults, "Retrieves notes about Halden Paper."
     tool = make(retriever=retriever, name="notes", description=about)
     return str(await FunctionAgent(tools=[tool], llm=llm).run(question))
-
-
-NEWS = (
-    "The old harbour crane of Świnoujście has been a listed monument since 1997.",
-    "A storm bent the crane's jib in January 2024; the city wants to straighten it by autumn.",
-)
-SUMMARY = (
-    "Świnoujście's harbour crane, listed since 1997, had its jib bent by the storm of January 2024"
-    " and is to be straight again by autumn."
-)
-
-
-def search_news(query: str) -> str:
-    """Search the archive of the newspaper."""
-    del query
-    return "\n".join(f"- {text}" for text in NEWS)
-
-
-@turn(
-    "Write a line about the harbour crane of Świnoujście.",
-    NEWS,
-    SUMMARY,
-    also=({"contexts": (search_news(""),)},),
-    not_on_spans=NATIVE,
-)
-async def research_and_write(config: Config, question: str, answer: str) -> str:
-    """LlamaIndex, multi-agent workflow: AgentWorkflow with a researcher and a writer."""
-    llm = ChatModel(
-        ("You are the writer & handling the request", answer),
-        ("January 2024", Call("handoff", {"to_agent": "Writer", "reason": "notes are ready"})),
-        ("", Call("search_news", {"query": "harbour crane Świnoujście"})),
-    )
-    roles = (("Researcher", [search_news], "Writer"), ("Writer", [], "Researcher"))
-    agents = [
-        FunctionAgent(
-            name=name,
-            description=f"Does the work of a {name.lower()}.",
-            system_prompt=f"You are the {name.lower()}.",
-            tools=tools,
-            llm=llm,
-            can_handoff_to=[other],
-        )
-        for name, tools, other in roles
-    ]
-    workflow = AgentWorkflow(agents=agents, root_agent="Researcher")
-    return str(await workflow.run(user_msg=question))
 
 
 class Answer(BaseModel):

@@ -450,9 +450,7 @@ EACH_REFUSED = [case(name, *refused, id=name) for name, refused in REFUSED.items
 
 
 @pytest.mark.parametrize(("watch", "way", "found"), EACH_WAY, indirect=["watch"], scope="module")
-def test_turns_are_scored(
-    watch: Watched, way: Way, found: Found, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_turn(watch: Watched, way: Way, found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its tool returns: question, documents and answer are those of the turn."""
     for name, value in way.variables.items():
         monkeypatch.setenv(name, value)

@@ -38,11 +38,7 @@ class Running:
 
 
 @contextmanager
-def running(
-    *,
-    fault: Fault = "none",
-    models: Mapping[str, str] | None = None,
-) -> Iterator[Running]:
+def running(*, fault: Fault = "none", models: Mapping[str, str] | None = None) -> Iterator[Running]:
     """Run an application whose scores go to the service, through a proxy."""
     service = Langfuse()
     with serving(service), proxied(service.url) as proxy, pytest.MonkeyPatch.context() as patch:

@@ -101,11 +101,10 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def model(name: str, url: str) -> Any:
     """Return a model with default settings except for its address; none asks the network."""
     package, _, kind = name.partition(".")
-    options = {"check_embedding_ctx_length": False} if kind == "OpenAIEmbeddings" else {}
     key = {} if package == "langchain_ollama" else {"api_key": "sk-app"}
     base = f"{url}/v1" if package in {"langchain_openai", "langchain_mistralai"} else url
     made = getattr(pytest.importorskip(package), kind)
-    return made(model="m", base_url=base, **key, **options)
+    return made(model="m", base_url=base, **key)
 
 
 async def _many(call: Callable[[], Awaitable[object]]) -> list[object]:
@@ -148,28 +147,29 @@ def _side_by_side(
         "langchain_openai.ChatOpenAI",
         "langchain_anthropic.ChatAnthropic",
         "langchain_ollama.ChatOllama",
-        "langchain_openai.OpenAIEmbeddings",
-        "langchain_ollama.OllamaEmbeddings",
     ],
 )
 def test_no_call_beside_an_application_fails(
     name: str, same: str, providers: Providers, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Of 500 calls each by application and judge, or embedder, with a shared model or two."""
-    ours = theirs = model(name, providers.url)
-    if same != "same":
-        ours = model(name, providers.url)
-    if name.endswith("Embeddings"):
-        embedder = LangChainEmbedder(ours)
-        answered, embedded = _side_by_side(
-            loop, lambda: theirs.aembed_documents(["a"]), lambda: embedder.embed(["a", "b"])
-        )
-        assert answered == [[VECTOR]] * CALLS
-        assert [getattr(rows, "shape", rows) for rows in embedded] == [(2, len(VECTOR))] * CALLS
-    else:
-        judge = LangChainJudge(ours)
-        answered, judged = _side_by_side(
-            loop, lambda: theirs.ainvoke("hi"), lambda: judge.reply([CONTEXT])
-        )
-        assert {type(answer).__name__ for answer in answered} == {"AIMessage"}
-        assert [getattr(reply, "parts", reply) for reply in judged] == [(Rating(rating=1),)] * CALLS
+    """Of 500 calls each by application and judge, with a shared model or two."""
+    theirs = model(name, providers.url)
+    judge = LangChainJudge(theirs if same == "same" else model(name, providers.url))
+    answered, judged = _side_by_side(
+        loop, lambda: theirs.ainvoke("hi"), lambda: judge.reply([CONTEXT])
+    )
+    assert {type(answer).__name__ for answer in answered} == {"AIMessage"}
+    assert [getattr(reply, "parts", reply) for reply in judged] == [(Rating(rating=1),)] * CALLS
+
+
+def test_an_embedder_beside_an_application(
+    providers: Providers, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Of 500 calls each, with a shared model."""
+    theirs = model("langchain_ollama.OllamaEmbeddings", providers.url)
+    embedder = LangChainEmbedder(theirs)
+    answered, embedded = _side_by_side(
+        loop, lambda: theirs.aembed_documents(["a"]), lambda: embedder.embed(["a", "b"])
+    )
+    assert answered == [[VECTOR]] * CALLS
+    assert [getattr(rows, "shape", rows) for rows in embedded] == [(2, len(VECTOR))] * CALLS

@@ -111,9 +111,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 @pytest.mark.timeout(60 * MINUTES + 900)
-def test_traffic_fills_the_panels_and_two_alerts_fire_and_resolve(
-    stack: Stack, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_panels_fill_and_alerts_fire(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     """At most 2 queries have no data; the page and the ticket reach the webhook, and their end."""
     traffic = str(COLLECTOR / "look" / "traffic.py")
     done = stack.run(traffic, "--minutes", f"{MINUTES:g}", "--rate", f"{RATE:g}")

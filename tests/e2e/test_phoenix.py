@@ -91,7 +91,7 @@ def test_spans_have_a_kind_input_and_output(content: list[dict[str, Any]]) -> No
     assert all("Borealis" in str(one["retrieval.documents.0.document.content"]) for one in searches)
 
 
-def test_200_turns_are_200_samples(
+def test_turns_are_samples(
     phoenix: Phoenix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With question, contexts and answer; by label, too; `evaluate` takes them as they are."""

@@ -12,16 +12,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 
 from e2e.fickle import BAD, GOOD, fickle
 from e2e.programs import Prometheus, checked, eventually, get, program
-from e2e.stack import (
-    COLLECTOR,
-    GATEWAY,
-    QUERIES,
-    Collector,
-    collector,
-    loaded,
-    prometheus,
-    shown,
-)
+from e2e.stack import COLLECTOR, GATEWAY, QUERIES, Collector, collector, loaded, prometheus, shown
 from endpoints import Desk
 from otlp_receiver import OtlpReceiver
 from rag_eval_otel.runtime.providers import Providers

@@ -1,5 +1,6 @@
 """Processes that share one budget in a real Redis or Valkey server, which may be killed or hang."""
 
+import json
 import signal
 import subprocess
 from collections import Counter
@@ -12,7 +13,10 @@ import pytest
 
 from e2e.programs import eventually
 from e2e.redis_server import serving
+from openai_server import ScriptedOpenAI
+from otlp_receiver import OtlpReceiver
 from processes import PATIENCE, Stage, stage
+from support import good_parts
 
 PROCESSES = 4
 OUTAGE = "the budget's Redis cannot be reached"
@@ -104,6 +108,34 @@ def test_processes_never_exceed_a_budget_of_requests(tmp_path: Path) -> None:
         outcomes = all_counted(found, PROCESSES * each)
         assert failures(found) == 0
     assert outcomes["scored", None] == limit
+
+
+def test_processes_exceed_a_budget_of_money_by_one_request_each(tmp_path: Path) -> None:
+    """Each reply is far longer than the first estimate, so each process may exceed the budget."""
+    words, price = 2_000, 100.0
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"models": {"judge": {"input": price, "output": price}}}))
+
+    def reply(body: dict[str, Any]) -> object:
+        return {**good_parts(body), "remark": "so " * words}
+
+    with OtlpReceiver() as receiver, ScriptedOpenAI(reply) as judge, serving(tmp_path) as server:
+        found = Stage(receiver=receiver, judge=judge)
+        options = {
+            "RAG_EVAL_BUDGET": "2 USD/day",
+            "RAG_EVAL_PRICES": str(prices),
+            "RAG_EVAL_CONCURRENCY": "1",
+        }
+        with processes(found, server.url(), **options) as those:
+            make(those, 10)
+            end(those)
+        spent = server.counted() / 1e9
+        outcomes = all_counted(found, PROCESSES * 10)
+        one = spent / len(judge.requests)
+        assert failures(found) == 0
+    assert one > words * price / 1e6
+    assert 2 - 2 * one <= spent <= 2 + PROCESSES * one
+    assert outcomes["skipped", "budget"] + outcomes["error", "budget"] == 40 - len(judge.requests)
 
 
 @pytest.mark.parametrize(

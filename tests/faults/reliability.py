@@ -16,6 +16,7 @@ ROWS: Mapping[str, str] = {
     "2": "The judge accepts requests and never answers",
     "3": "The judge sends one byte a second",
     "4": "The judge answers 429 with Retry-After: seconds, a date, an hour",
+    "5": "The judge answers 429 without Retry-After",
     "6": "The judge answers 10 %, then 50 % of requests with 500 or 503",
     "7": "The judge answers 401, 403 or 404",
     "9": "The judge replies with prose, cut-off JSON, a refusal or nothing",
@@ -32,7 +33,6 @@ ROWS: Mapping[str, str] = {
     "23": "The process exits with turns pending",
     "24": "SIGTERM under load, exit in a thread",
     "25": "Use after shutdown, double shutdown, shutdown beside ends of spans",
-    "26": "A metric, sink or judge blocks",
     "29": "The OTLP endpoint is down, slow, or refuses",
     "31": "The disk is full or read-only",
     "32": "Prompt injections against an obedient judge",
@@ -42,8 +42,8 @@ ROWS: Mapping[str, str] = {
     "37": "The judge's client is instrumented",
     "38": "A budget of requests, tokens or money",
     "40": "Unsampled spans, spans that are only recorded",
-    "46": "High-cardinality values in attributes of metrics",
     "embedder": "The embedder is down",
+    "flush": "`flush` with an exporter that hangs",
     "gevent": "gevent's monkey patching",
     "long trace": "A trace of 9,000 spans",
 }
@@ -61,7 +61,7 @@ a failed evaluation gives no score, and no log line has a text or a key.
 `make faults` runs the tests in `tests/faults/` and writes this page.
 `pytest tests/faults -k test_fault_07` runs the tests of row 7. Times, memory,
 and what is scored under overload depend on the machine.
-Faults whose numbers are missing (5, 8, 10 to 12, 27, 28, 34, 39, 41 to 45) are shown by the tests
+Faults whose numbers are missing (8, 10 to 12, 26 to 28, 34, 39, 41 to 46) are shown by the tests
 of their modules, such as those in `tests/judge` and `tests/drift`.
 
 | # | fault | expected | measured |

@@ -51,6 +51,27 @@ def passed(_: dict[str, Any]) -> object:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(38, expected="exactly the limit with 64 threads; the rest is refused; resumes")
+def test_fault_38_a_budget_of_requests_is_exact(row: Row) -> None:
+    """64 threads send as many HTTP requests as the budget allows, and again in the next window."""
+    clock = ManualClock()
+    budget = Budget(limits_of("100 requests/minute", where="budget"), clock=clock)
+    with ScriptedOpenAI(passed) as server:
+        reasons = in_threads(server, budget, each=3)
+        first = len(server.requests)
+        clock.advance(30)
+        in_threads(server, budget, each=1)
+        half = len(server.requests)
+        clock.advance(31)
+        in_threads(server, budget, each=3)
+        second = len(server.requests)
+    row.measured("requests of 192 in the first minute", first)
+    row.measured("requests of 192 in the next minute", second - half)
+    assert (first, half, second) == (100, 100, 200)
+    assert reasons.count("budget") == 3 * THREADS - 100
+
+
+@pytest.mark.slow
 @pytest.mark.fault(38, expected="a budget of money is exceeded by at most one request a thread")
 def test_fault_38_a_budget_of_money_holds_with_64_threads(row: Row) -> None:
     """Requests that cost more than was estimated exceed the budget by less than one a thread."""

@@ -8,8 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import Row, attached
+from live import GatedExporter, Row, attached
 from processes import PATIENCE, stage
 
 pytestmark = pytest.mark.slow  # most start processes
@@ -226,6 +228,23 @@ class Kept:
                 file.write(json.dumps([one.span_id, one.name, one.value]) + "\\n")
         return []
 """
+
+
+@pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
+def test_fault_flush_with_an_exporter_that_hangs(row: Row) -> None:
+    """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""
+    exporter = GatedExporter()
+    exporter.close()
+    with attached(exporter=InMemorySpanExporter()) as app:
+        app.provider.add_span_processor(BatchSpanProcessor(exporter))
+        app.turn()
+        assert app.handle.flush(PATIENCE / 400) is False
+        assert app.provider.force_flush(200) is False
+        app.handle.shutdown(0.2)
+        exporter.open()
+        app.provider.force_flush()
+        assert len(exporter.get_finished_spans()) == 3
+        row.measured("flush, force_flush", "False")
 
 
 @posix

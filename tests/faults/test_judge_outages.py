@@ -179,6 +179,51 @@ def test_fault_04_a_long_retry_after(told: str, row: Row) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(4, expected="one pause for all; refused requests are sent again, no retries")
+def test_fault_04_a_short_retry_after(row: Row) -> None:
+    """After a burst over the limit nothing is sent for two seconds, and every turn is scored."""
+    refusal = HttpReply(status=429, headers={"Retry-After": "2"})
+    first: list[float] = []
+    attempts: list[tuple[float, float, str]] = []
+
+    def reply(body: dict[str, Any]) -> object:
+        first.append(time.monotonic())
+        return refusal if first[-1] < first[0] + 1 else good_parts(body)
+
+    def observe(outcome: str, seconds: float) -> None:
+        now = time.monotonic()
+        attempts.append((now - seconds, now, outcome))
+
+    with scoring(reply) as (app, judge, server):
+        judge.live.observers.append(observe)
+        run_turns(app, 40)
+        assert scored(app) == 40
+        ends = [end for _, end, outcome in attempts if outcome == "rate_limited"]
+        begins = [begin for begin, _, _ in attempts]
+        assert 1 <= len(ends) <= SLOTS
+        assert not [begin for begin in begins if any(end < begin < end + 1.9 for end in ends)]
+        assert (judge.live.retried, judge.live.returned) == (0, len(ends))
+        row.check(app, turns=40, spans=120)
+        row.measured("requests for 40 turns", len(server.requests))
+
+
+@pytest.mark.slow
+@pytest.mark.fault(5, expected="at most as many retries as first attempts; the breaker opens")
+def test_fault_05_a_storm_of_429(row: Row) -> None:
+    """Pauses of our own, and after five of them no more requests."""
+    with scoring(always(HttpReply(status=429)), evaluation_timeout=5.0) as (app, judge, server):
+        run_turns(app, 60)
+        endpoint = judge.live
+        assert endpoint.retried <= 60
+        assert len(server.requests) <= 5 * SLOTS
+        assert endpoint.breaker.openings == 1
+        assert scored(app) == 0
+        row.check(app, turns=60, spans=180)
+        row.measured("requests for 60 turns", len(server.requests))
+        row.measured("retries", endpoint.retried)
+
+
+@pytest.mark.slow
 @pytest.mark.fault(6, expected="10 %: at least 97 % of turns scored, 50 %: 70 %, in each metric")
 @pytest.mark.parametrize(("percent", "least"), [(10, 0.97), (50, 0.7)])
 def test_fault_06_server_errors(percent: int, least: float, row: Row) -> None:
@@ -211,11 +256,8 @@ def test_fault_06_server_errors(percent: int, least: float, row: Row) -> None:
 
 @pytest.mark.fault(7, expected="no retries; 401 and 403 cost one request, 404 five; one log line")
 @pytest.mark.parametrize(("status", "requests"), [(401, 1), (403, 1), (404, 5)])
-def test_fault_07_a_wrong_key_or_model(
-    status: int,
-    requests: int,
-    row: Row,
-    caplog: pytest.LogCaptureFixture,
+def test_fault_07_wrong_names(
+    status: int, requests: int, row: Row, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The breaker opens, and says so once."""
     body = {"error": {"message": f"no access with {SECRET}"}}
@@ -237,9 +279,7 @@ def test_fault_07_a_wrong_key_or_model(
     ["The answer looks fine.", '{"verdicts": [1', "I can't help with that.", ""],
     ids=["prose", "cut off", "refused", "empty"],
 )
-def test_fault_09_replies_without_an_answer(
-    content: str, row: Row, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fault_09_useless_replies(content: str, row: Row, caplog: pytest.LogCaptureFixture) -> None:
     """A judge that talks about something else is as good as down."""
     with scoring(always(content), concurrency=1) as (app, judge, server):
         run_turns(app, 50)

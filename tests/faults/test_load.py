@@ -1,4 +1,4 @@
-"""Faults of load: overload, slow judges, many spans, repeated turns, parts that block."""
+"""Faults of load: overload, slow judges, many spans, repeated turns."""
 
 import asyncio
 import threading
@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from live import (
-    GatedJudge,
-    OnesEmbedder,
-    Row,
-    attached,
-    good_answers,
-    good_judge,
-)
-from rag_eval_otel import Evaluation, Sample, Score
+from live import GatedJudge, OnesEmbedder, Row, attached, good_answers, good_judge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies
@@ -97,28 +89,6 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(overload: int, r
 
 
 @pytest.mark.slow
-@pytest.mark.fault(14, expected="a burst of 64 turns loses none with concurrency 16")
-def test_fault_14_a_burst_that_is_no_overload(row: Row) -> None:
-    """All spans leave before the judge answers, and all turns are scored for events and metrics."""
-    judge, clock = GatedJudge(), ManualClock()
-    with attached(
-        judge=judge, metrics=["default"], embedder=OnesEmbedder(), concurrency=16, hold_seconds=5.0
-    ) as app:
-        app.store._now = clock  # type: ignore[method-assign]  # noqa: SLF001
-        for number in range(64):
-            app.record(number)
-        wait_until(lambda: not app.store.traces and app.handle.stats.captured == 64)
-        judge.asked.result(PATIENCE)
-        clock.advance(100.0)
-        wait_until(lambda: app.handle.stats.held == 0)
-        judge.open()
-        assert app.handle.flush(PATIENCE)
-        row.check(app, turns=64, spans=64)
-        counted = row.counted(app)
-    assert counted == {("scored", None): 64}
-
-
-@pytest.mark.slow
 @pytest.mark.fault(13, expected="turns conserved, memory bounded, drops counted")
 def test_fault_13_a_judge_that_is_much_too_slow(row: Row) -> None:
     """The judge answers none of 3,000 turns; at most ``max_held`` spans wait at any time."""
@@ -171,57 +141,3 @@ def test_fault_17_identical_turns_share_one_evaluation(turns: int, row: Row) -> 
         requests.append((len(judge.requests), embedder.requests))
     row.measured(f"requests to judge and embedder for {turns} turns", requests[1])
     assert requests[1] == requests[0]
-
-
-class Blocking:
-    """A metric, a sink and a judge that block the thread that calls them."""
-
-    name = "blocking"
-    model = "blocking"
-    needs = frozenset({"answer"})
-    asks = ()
-
-    def __init__(self) -> None:
-        self.entered, self.go_on = 0, threading.Event()
-
-    def _block(self) -> None:
-        self.entered += 1
-        assert self.go_on.wait(PATIENCE)
-
-    async def measure(self, _sample: Sample, _ask: Any, _embed: Any) -> Score:
-        self._block()
-        return Score(name=self.name, value=1.0)
-
-    async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        self._block()
-        return await good_judge().reply(tasks)
-
-    def __call__(self, _: Evaluation) -> None:
-        self._block()
-
-
-@pytest.mark.slow
-@pytest.mark.fault(26, expected="scores are late; every span leaves at its deadline")
-@pytest.mark.parametrize("part", ["metric", "sink", "judge"])
-def test_fault_26_a_part_that_blocks_the_event_loop(part: str, row: Row) -> None:
-    """While it blocks, all 40 spans are exported; then the turns are scored, each counted once."""
-    blocking = Blocking()
-    options: dict[str, Any] = {"judge": good_judge(), "metrics": ["context_relevance"]}
-    if part == "metric":
-        options["metrics"] = ["context_relevance", blocking]
-    elif part == "sink":
-        options["sinks"] = [blocking]
-    else:
-        options["judge"] = blocking
-    options |= {"embedder": OnesEmbedder(), "concurrency": 4, "hold_seconds": 2}
-    with attached(**options) as app:
-        for number in range(40):
-            app.record(number)
-        wait_until(lambda: len(app.exported()) == 40)
-        assert blocking.entered == 1
-        blocking.go_on.set()
-        assert app.handle.flush(PATIENCE)
-        app.handle.shutdown(PATIENCE)
-        row.check(app, turns=40, spans=40)
-        counted = row.counted(app, f"turns with a blocking {part}")
-    assert sum(counted.values()) == 40

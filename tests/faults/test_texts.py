@@ -1,8 +1,7 @@
-"""Texts that are slow to read stop neither the application nor later scores."""
+"""Texts that are slow to read do not stop the threads of the application."""
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import sys
@@ -11,10 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from live import attached
-from long_texts import TEXTS, by_spans
+from long_texts import TEXTS
 from processes import environment
-from rag_eval_otel.judge.lexical import LexicalJudge
 
 WAIT = 0.2  # the longest wait of another thread in seconds
 TRIES = 3  # on a busy machine, a thread waits for others, too; not each time
@@ -60,24 +57,3 @@ def test_no_text_stops_the_threads_of_the_application(way: str) -> None:
         if max(found.values()) <= WAIT:
             break
     assert max(found.values()) <= WAIT, found
-
-
-@pytest.mark.slow
-def test_random_answers_stop_no_later_score() -> None:
-    """After 100 texts of 100,000 characters, beside two busy processes, ten turns are scored."""
-    rng = random.Random(22)
-    characters = "abc ABC 019 .,;:!?'\"\n\t\\[](){}<>-=_*#&é中\u200f\u0663\U0001f600\ud800\x00"
-    busy = ("-c", "while True: pass")
-    options = {"judge": LexicalJudge(), "embedder": "hashing", "hold_seconds": 600}
-    with python(*busy), python(*busy), attached(**options) as app:
-        for _ in range(100):
-            few = rng.choices(characters, k=rng.randint(2, 40))
-            by_spans(("One page.", "", "".join(rng.choices(few, k=100_000))), app.provider)
-        assert app.handle.flush(600)
-        before = app.counted().get(("scored", None), 0)
-        for _ in range(10):
-            by_spans(("One page.", "", "It is one page."), app.provider)
-        assert app.handle.flush(600)
-        counted = app.counted()
-    assert counted["scored", None] - before == 10, counted
-    assert sum(counted.values()) == 110

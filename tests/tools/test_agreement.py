@@ -168,9 +168,7 @@ def test_threshold_has_the_stated_youden(pairs: list[tuple[float, bool]]) -> Non
         ([(0.1, True), (0.5, False)], "no threshold is better"),
     ],
 )
-def test_threshold_lies_midway_or_has_a_reason(
-    pairs: list[tuple[float, bool]], threshold: object
-) -> None:
+def test_a_threshold_lies_midway(pairs: list[tuple[float, bool]], threshold: object) -> None:
     """Between two scores; one class, equal scores or a reversed judge have none."""
     found, _ = fitted(pairs)
     if isinstance(threshold, str):

@@ -67,10 +67,7 @@ def test_no_text_controls_the_terminal(
 
 @pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "csv"])
 def test_options_are_heard(
-    suffix: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Metrics, columns, limit and output, with a summary as JSON."""
     monkeypatch.setenv("RAG_EVAL_JUDGE", "lexical")
@@ -115,7 +112,7 @@ def test_failed_run_keeps_the_previous_output(
         (["DATA", "--columns", "question=prompt"], "has no column 'prompt'"),
     ],
 )
-def test_misuse_is_told(
+def test_misuse(
     arguments: list[str], told: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit status 2 and the way out on stderr."""
@@ -147,7 +144,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_rows_without_a_score(
+def test_rows_without_scores(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A judge that says nothing usable of some rows is status 1; they are asked for again."""
@@ -335,7 +332,7 @@ def test_report_refuses(
 
 @pytest.mark.parametrize("option", ["--max-requests", "--max-tokens"])
 @pytest.mark.parametrize("value", ["-1", "nan", "1.5", "1k", "inf", ""])
-def test_evaluate_refuses_a_wrong_budget(
+def test_a_wrong_budget(
     rows: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A budget of a run is a whole number."""

@@ -28,7 +28,7 @@ def found(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_the_table_describes_drift_no_drift_and_too_few_scores(
+def test_the_table_describes_each_stream(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each stream has its own lines."""
@@ -43,9 +43,7 @@ def test_the_table_describes_drift_no_drift_and_too_few_scores(
     assert "too few scores: the baseline needs 50" in capsys.readouterr().out
 
 
-def test_with_a_target_no_baseline_is_learned(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_target_is_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The target is the baseline."""
     values = scores((300, 0.8), (600, 0.3))
     path = jsonl(tmp_path / "a.jsonl", [{"score": value} for value in values])
@@ -55,9 +53,7 @@ def test_with_a_target_no_baseline_is_learned(
     assert one["baseline"] == 0.8
 
 
-def test_a_reference_file_gives_the_baseline(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reference_is_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Scores that are lower than last month's from the first one on are a drift."""
     before = jsonl(tmp_path / "before.jsonl", [{"score": value} for value in STAYS])
     now = jsonl(tmp_path / "now.jsonl", [{"score": v} for v in scores((400, 0.5), seed=1)])

@@ -66,7 +66,7 @@ def test_the_status_says_whether_the_gate_passed(
     assert bool(err) is (expected == 2)
 
 
-def test_a_baseline_is_compared_row_by_row(
+def test_rows_are_compared(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table has the paired interval, the JSON its ends."""

@@ -366,7 +366,7 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
         (["a.json", "-o", "rows.csv"], "samples have lists of contexts; use .jsonl"),
     ],
 )
-def test_options_that_select_nothing_are_refused(
+def test_unusable_options(
     options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message names the option and the way out."""

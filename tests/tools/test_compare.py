@@ -80,9 +80,7 @@ def test_turns_that_changed_the_most_are_listed_with_their_texts(
     assert "turns that got" not in printed(capsys, *files, "--worst", "0")
 
 
-def test_json_has_the_differences_and_the_turns(
-    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_the_same(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Without the single scores; texts only if they are asked for."""
     found = json.loads(printed(capsys, *files, "--json"))
     metric = found["metrics"]["faithfulness"]
@@ -107,9 +105,7 @@ def test_the_page_shows_both_runs(files: tuple[Path, Path], tmp_path: Path) -> N
     assert found.tags.count("script") == 1
 
 
-def test_hostile_texts_control_neither_page_nor_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hostile_texts_control_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Texts of users and models are escaped."""
     one = jsonl(tmp_path / "a.jsonl", [scored(i, 0.9, question=HOSTILE) for i in range(3)])
     two = jsonl(tmp_path / "b.jsonl", [scored(i, 0.1, question=HOSTILE) for i in range(3)])
@@ -149,9 +145,7 @@ def test_files_that_cannot_be_compared(
     assert told in capsys.readouterr().err
 
 
-def test_a_failed_score_is_no_other_measurement(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_score_has_no_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its version names the model that was asked; that of a score names the model that replied."""
     failed = {"faithfulness": {"value": None, "status": "error", "version": "gpt"}}
     rows = [
@@ -165,9 +159,7 @@ def test_a_failed_score_is_no_other_measurement(
     assert "different ways" not in out
 
 
-def test_other_versions_are_compared_on_demand(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_versions_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The table says that they are other measurements."""
     a = jsonl(tmp_path / "a.jsonl", [scored(i, 0.5) for i in range(3)])
     other = {"faithfulness": {"value": 0.6, "version": "2"}, "new": 1.0}

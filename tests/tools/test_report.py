@@ -169,7 +169,7 @@ def test_turns_are_links_to_their_traces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["javascript:alert('{trace_id}')", "http://x/", "http://x/{trace}", "{trace_id}"]
 )
-def test_an_address_without_a_place_for_the_id(
+def test_an_address_without_an_id(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is refused, with an example; so is an address that would run a script."""
@@ -252,7 +252,7 @@ def test_page_size_is_bounded(tmp_path: Path) -> None:
         ("nowhere/page.html", "cannot be written"),
     ],
 )
-def test_unusable_output_is_refused(
+def test_unusable_output(
     output: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The page never replaces the file that is read."""
@@ -265,11 +265,7 @@ def test_unusable_output_is_refused(
 
 @examples(60)
 @given(
-    values=st.lists(
-        st.one_of(st.floats(0, 1), st.floats(-1e300, 1e300)),
-        min_size=1,
-        max_size=60,
-    ),
+    values=st.lists(st.one_of(st.floats(0, 1), st.floats(-1e300, 1e300)), min_size=1, max_size=60),
     times=st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))),
 )
 def test_any_numbers_are_drawn(values: list[float], times: list[float | None]) -> None:
@@ -361,7 +357,7 @@ def estimated(path: Path) -> Estimate | None:
     return series.estimated()
 
 
-def test_a_cascade_is_estimated_with_the_offline_scores(
+def test_offline_scores_are_used_in_estimates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The interval has the true mean, which the page and the terminal show."""

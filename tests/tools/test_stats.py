@@ -158,9 +158,7 @@ def test_scores_on_another_scale_have_a_plain_interval() -> None:
 
 
 @pytest.mark.parametrize(("bias", "gain"), [(0.0, 1.0), (0.2, 1.0), (0.5, 0.1), (1.0, -1.0)])
-def test_offline_scores_make_the_interval_narrower_whatever_their_bias(
-    bias: float, gain: float
-) -> None:
+def test_offline_scores_make_narrower_intervals_despite_bias(bias: float, gain: float) -> None:
     """A shift, a compression or the wrong sign changes nothing, since only the slope counts."""
     widths = np.zeros(2)
     for seed in range(20):

@@ -40,9 +40,7 @@ def evaluated(base_url: str, number: int, **options: Any) -> DatasetResult:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_wrong_key_stops_a_run(
-    status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wrong_keys_stop_it(status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """5,000 rows cost no more than the requests under way; the message says how to go on."""
     cache = tmp_path / "scores.cache"
     refusal = HttpReply(status=status, body={"error": {"message": f"no access with {KEY}"}})

@@ -50,9 +50,7 @@ def rows_of(path: Path) -> list[Row]:
     return [each for each in read_scores(path) if isinstance(each, Row)]
 
 
-def test_summary_and_file_have_the_verdicts(
-    scores: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_summary_and_file_have_verdicts(scores: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Counts first, the sentence last; each row of the file has outcome, cause and conversation."""
     assert main(["evaluate", str(scores.with_name("data.jsonl")), *MEASURED]) == 0
     out = capsys.readouterr().out.splitlines()

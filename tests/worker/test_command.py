@@ -40,9 +40,7 @@ def options(*words: str) -> argparse.Namespace:
         (["--endpoint=http://x", "--kafka=x", "--kafka-option=no.such=1"], "refuses its options"),
     ],
 )
-def test_options_that_cannot_be_used_are_named(
-    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_options(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything listens."""
     if "--kafka=x" in words:
         pytest.importorskip("confluent_kafka")
@@ -53,10 +51,7 @@ def test_options_that_cannot_be_used_are_named(
 
 @pytest.mark.parametrize(
     ("variables", "message"),
-    [
-        ({"TIMEOUT": "soon"}, "must be seconds"),
-        ({"CERTIFICATE": "/no/such.pem"}, "cannot be read"),
-    ],
+    [({"TIMEOUT": "soon"}, "must be seconds"), ({"CERTIFICATE": "/no/such.pem"}, "cannot be read")],
 )
 def test_variables_that_cannot_be_used_are_named(variables: dict[str, str], message: str) -> None:
     """The message has the name of the variable, or of the file."""
@@ -103,9 +98,7 @@ def end_of(backend: OtlpReceiver, number: int, *, ignored: str = "") -> tuple[in
     ("number", "ignored"),
     [(signal.SIGTERM, "SIGHUP"), (signal.SIGINT, ""), (signal.SIGHUP, "")],  # as under nohup
 )
-def test_a_signal_ends_the_worker_after_the_scores(
-    backend: OtlpReceiver, number: int, ignored: str
-) -> None:
+def test_a_signal_ends_the_worker(backend: OtlpReceiver, number: int, ignored: str) -> None:
     """The turn under way is scored, and the totals are printed."""
     status, log = end_of(backend, number, ignored=ignored)
     assert status == 0, log

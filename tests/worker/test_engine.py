@@ -25,10 +25,7 @@ STATUS, REASON = "rag.evaluation.status", "rag.evaluation.reason"
 
 
 def scored(
-    *requests: bytes,
-    services: tuple[str, ...] = (),
-    value_limit: int | None = None,
-    **options: Any,
+    *requests: bytes, services: tuple[str, ...] = (), value_limit: int | None = None, **options: Any
 ) -> tuple[Mapping[str, Any], dict[str, Any], list[Any]]:
     """Score ``requests``; return attributes by span name, turns, and points."""
     reader = InMemoryMetricReader()
@@ -103,9 +100,7 @@ def with_two_of_one_id(spans: list[Span]) -> list[Span]:
         (lambda spans: spans[1:], "skipped no_retrieval"),
     ],
 )
-def test_a_turn_is_counted_by_what_its_trace_shows(
-    change: Callable[[list[Span]], list[Span]], outcome: str
-) -> None:
+def test_turns_that_are_not_plain(change: Callable[[list[Span]], list[Span]], outcome: str) -> None:
     """One that is whole is scored, and any other has its reason."""
     assert scored(content(*change(turn(1))))[1] == {outcome: 1}
 
@@ -157,9 +152,7 @@ def test_drift_is_watched_in_each_service() -> None:
     assert streams == {"shop", "bank"}
 
 
-def test_a_failure_in_reading_costs_scores_and_no_span(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failure_in_reading_costs_scores_and_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """The failure is counted, and the spans go on."""
 
     def fail(*_: object, **__: object) -> None:

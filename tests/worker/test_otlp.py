@@ -107,9 +107,7 @@ def by_name(backend: OtlpReceiver) -> dict[str, ReceivedSpan]:
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 @pytest.mark.parametrize("is_packed", [False, True])
-async def test_a_turn_leaves_with_its_scores(
-    backend: OtlpReceiver, protocol: str, *, is_packed: bool
-) -> None:
+async def test_turns_leave_scored(backend: OtlpReceiver, protocol: str, *, is_packed: bool) -> None:
     """The spans come in two requests; that of another trace does not wait."""
     async with serving(backend, protocol=protocol) as worker:
         for part in (content(*turn(1)[:2], span(2, 1)), content(turn(1)[2])):
@@ -260,7 +258,7 @@ async def test_two_workers_cannot_listen_at_one_port(backend: OtlpReceiver) -> N
                 await source.start("127.0.0.1", *ports)
 
 
-async def test_another_address_than_loopback_is_a_decision(
+async def test_all_addresses_are_a_decision(
     backend: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A warning says what belongs before the worker."""
@@ -272,7 +270,7 @@ async def test_another_address_than_loopback_is_a_decision(
     assert "put a collector before it" in caplog.text
 
 
-async def test_a_body_that_does_not_come_holds_up_nobody(
+async def test_bodies_that_do_not_come(
     backend: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fifty senders announce 16 MB and send a byte."""
@@ -343,7 +341,7 @@ async def test_a_trace_of_many_requests_is_sent_in_several(backend: OtlpReceiver
     assert max(sizes) < 4 * 2**20
 
 
-async def test_what_is_not_http_is_not_logged(
+async def test_other_bytes_are_not_logged(
     backend: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may have keys in it."""
@@ -357,9 +355,7 @@ async def test_what_is_not_http_is_not_logged(
     assert "secret" not in caplog.text
 
 
-async def test_a_receiver_cannot_stop_the_exporter_by_what_it_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_no_answer_stops_the_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither by details that cannot be read, nor by a wait of years."""
     years = RetryInfo()
     years.retry_delay.seconds = 10**15
@@ -435,9 +431,7 @@ async def test_the_bodies_that_arrive_take_memory(backend: OtlpReceiver) -> None
     assert len(backend.spans()) == 1
 
 
-async def test_small_requests_that_wait_fill_the_memory(
-    backend: OtlpReceiver,
-) -> None:
+async def test_small_requests_that_wait_fill_the_memory(backend: OtlpReceiver) -> None:
     """A task takes more than the few bytes of its request."""
     async with serving(backend, max_bytes=2**16, seconds=0.2) as worker:
         backend.stop()
