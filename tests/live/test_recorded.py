@@ -170,22 +170,6 @@ def test_several_retrievals(*, own_spans: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("say", "reason"),
-    [
-        (lambda: record_question(QUESTION), "no_retrieval"),
-        (lambda: record_answer(ANSWER), "no_retrieval"),
-        (lambda: record_retrieval(QUESTION, [CONTEXT]), "no_answer"),
-    ],
-)
-def test_what_is_missing_is_said(say: Callable[[], None], reason: str) -> None:
-    """Half a turn is refused with the half that is missing."""
-    app = Bare()
-    with app.within():
-        say()
-    assert app.results == [reason]
-
-
-@pytest.mark.parametrize(
     "limits",
     [
         SpanLimits(max_events=1),
