@@ -119,17 +119,14 @@ def test_openai_rows_are_put_in_order() -> None:
     "body",
     [
         {},
-        {"data": None},
         {"data": "rows"},
         {"data": [row(0, [1.0])]},
         {"data": [row(0, [1.0]), row(1, [1.0, 2.0])]},
         {"data": [row(0, [1.0]), row(1, "not base64!")]},
-        {"data": [row(0, [1.0]), row(1, "AAA=")]},
         {"data": [row(0, [1.0]), row(1, ["x"])]},
         {"data": [row(0, [1.0]), {"index": 1}]},
         {"data": [1, 2]},
         [],
-        "not JSON",
         "",
     ],
 )

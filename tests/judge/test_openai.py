@@ -209,13 +209,10 @@ def test_thoughts_are_no_reply(content: object) -> None:
     [
         (400, errors.JudgeRequestError),
         (401, errors.JudgeAuthError),
-        (403, errors.JudgeAuthError),
         (404, errors.JudgeRequestError),
         (408, errors.JudgeTimeoutError),
-        (422, errors.JudgeRequestError),
         (429, errors.JudgeRateLimitError),
         (500, errors.JudgeTransportError),
-        (503, errors.JudgeTransportError),
     ],
 )
 def test_a_status_has_its_error(status: int, kind: type[errors.JudgeError]) -> None:
@@ -230,11 +227,9 @@ def test_a_status_has_its_error(status: int, kind: type[errors.JudgeError]) -> N
     [
         "",
         "<html>Bad gateway</html>",
-        "[]",
         "null",
         b"\xff\xfe",
         "{}",
-        '{"choices": []}',
         '{"choices": null}',
         '{"choices": [{}]}',
         '{"choices": [{"message": null}]}',
@@ -493,10 +488,8 @@ BROKEN = (
         {"content": tokens}
         for tokens in (
             [{}],
-            [{"token": 1}],
             [{"token": "{"}],
             [{"token": f"{BEFORE}2}}}}"}],
-            [{"token": token} for token in (BEFORE, "1", "}}")],
             [{"token": token} for token in (BEFORE, "2", "}}")],
             [{"token": token, "top_logprobs": NOTHING} for token in (BEFORE, "2", "}}")],
         )
