@@ -310,6 +310,16 @@ def test_what_a_tool_found_is_in_the_messages(result: Result, *, is_retrieval: b
         assert (turn.anchor.name, turn.contexts_source) == ("write", "tool")
 
 
+def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
+    """The tool has asked a model: what it returned are the words of that."""
+    inner = llm("inner", "app", at=(5, 9), shown=["Founded when?"], said="In 1949, it seems.")
+    last = replace(
+        write("In 1949, it seems."),
+        tool_results=(Result(text="In 1949, it seems.", tool="search_kb"),),
+    )
+    assert find_turns([app(), inner, last], loss="possible") == []
+
+
 def test_contexts_out_of_a_prompt_have_to_be_asked_for() -> None:
     """Without any retrieval they are a guess, and the turn says so."""
     call = write(f"Context:\n{PAGE}\n\n{OTHER}", under=None)
