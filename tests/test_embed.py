@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import errors
 from rag_eval_otel.config import Limit
-from rag_eval_otel.embed import (
-    Batches,
-    Embed,
-    HashingEmbedder,
-    OpenAIEmbedder,
-    cosine,
-)
+from rag_eval_otel.embed import Batches, Embed, HashingEmbedder, OpenAIEmbedder, cosine
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.usage import Ledger, attempt, current_scope, deadline_after, scope
 from rag_eval_otel.testing.fakes import FakeEmbedder

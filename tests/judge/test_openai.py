@@ -296,9 +296,7 @@ def test_the_tasks_limit_the_reply(model: str, options: dict[str, Any], limit: i
         assert [limit_sent(request.body) for request in server.requests] == [limit]
 
 
-def test_a_reply_cut_off_at_our_limit_ends_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_reply_cut_off_at_our_limit_ends_it(caplog: pytest.LogCaptureFixture) -> None:
     """A model whose thoughts count is asked again without a limit, and scores."""
 
     def reply(body: dict[str, Any]) -> object:

@@ -8,9 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 
 import pytest
-from opentelemetry.instrumentation.utils import (
-    is_instrumentation_enabled,
-)
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from parallel import forking, in_child, refuse_threads
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Workers
