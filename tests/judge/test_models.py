@@ -97,9 +97,7 @@ def test_a_judge_and_an_embedder_by_name(name: str, server: Providers) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PATHS if name != "openai/m"])
-def test_the_variables_of_the_provider(
-    name: str, server: Providers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_providers_variables(name: str, server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Key and address come from the provider's own variables, never from OpenAI's."""
     provider = PROVIDERS[name.partition("/")[0]]
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")

@@ -386,19 +386,6 @@ def test_a_reply_without_end_is_refused_while_it_comes(head: str, chunk: bytes) 
     assert (endpoint.attempts, endpoint.retried) == ({"unparsable": 1}, 0)
 
 
-def test_embeddings_may_be_larger_by_the_number_of_texts() -> None:
-    """A vector of many numbers for each of many texts is read; one for one text is not."""
-    vector = [0.123456789] * 30_000
-    with ScriptedOpenAI(good_parts, lambda _: vector) as server:
-        embedder = OpenAIEmbedder("m", base_url=server.base_url, api_key="sk-secret")
-        rows = asyncio.run(embedder.embed([str(i) for i in range(20)]))
-        assert rows.shape == (20, 30_000)
-    with endless("Content-Type: application/json", CHUNK) as (address, _):
-        embedder = OpenAIEmbedder("m", base_url=address, api_key="sk-secret")
-        with pytest.raises(errors.UnparsableReplyError, match="larger than 1,256,000 bytes"):
-            asyncio.run(embedder.embed(["a"]))
-
-
 Probabilities = Mapping[str, float]
 
 

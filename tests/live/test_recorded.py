@@ -248,20 +248,6 @@ def test_question_and_answer_win() -> None:
     assert captured.truths == [("What was asked?", PAGES, "What was shown.")]
 
 
-def test_runs_side_by_side_say_each_their_own() -> None:
-    """A batch and parallel branches are told apart."""
-    captured = capture()
-
-    def ask(number: int) -> str:
-        record_question(f"Question {number}?")
-        record_retrieval("q", [f"Page {number}."])
-        return generate(f"Question {number}?", [f"Page {number}."])
-
-    RunnableLambda(ask).batch(list(range(4)), {"callbacks": [captured.handler]})
-    expected = [(f"Question {n}?", (f"Page {n}.",), ANSWER) for n in range(4)]
-    assert captured.truths == expected
-
-
 def test_a_run_that_nobody_notes() -> None:
     """Where our handler is not attached the current span takes it."""
     captured = capture()

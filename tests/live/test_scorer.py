@@ -6,11 +6,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import fields, replace
 from itertools import count
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -264,47 +262,6 @@ def test_kept_scores_are_used_when_the_budget_is_spent() -> None:
     assert exported(first) == exported(evaluated(shared))
     assert asyncio.run(shared.of(replace(SAMPLE, answer="No."))) is None
     assert len(judge.requests) == 2
-
-
-class GatedMeasurement:
-    """Evaluates when it is told to."""
-
-    judge = SimpleNamespace(model="m")
-    budget, explanations = None, False
-
-    def __init__(self) -> None:
-        self.calls, self.go_on = 0, Future[None]()
-
-    def clock(self) -> float:
-        return 0.0
-
-    def prepared(self, sample: Sample) -> tuple[Sample, dict[str, int]]:
-        return sample, {}
-
-    async def of_prepared(self, _: Sample, __: object) -> Evaluation:
-        self.calls += 1
-        await asyncio.shield(asyncio.wrap_future(self.go_on))
-        return Evaluation(scores=(), judge="m", duration=0.0)
-
-
-@pytest.mark.parametrize("cancelled", [0, 2])
-def test_a_caller_that_is_cancelled_cancels_no_other(cancelled: int) -> None:
-    """The callers that share an evaluation get it, whichever of them gives up."""
-    measurement = GatedMeasurement()
-    shared = Evaluations(cast("Any", measurement))
-
-    async def use() -> list[Any]:
-        calls = [asyncio.ensure_future(shared.of(SAMPLE)) for _ in "four"]
-        for _ in "ab":
-            await asyncio.sleep(0)
-        calls.pop(cancelled).cancel()
-        for _ in "abcd":
-            await asyncio.sleep(0)
-        measurement.go_on.set_result(None)
-        return await asyncio.gather(*calls)
-
-    assert [type(one) for one in asyncio.run(use())] == [Evaluation] * 3
-    assert measurement.calls == (2 if cancelled == 0 else 1)
 
 
 # --- one turn that is recorded by two instrumentations --------------------------------------------

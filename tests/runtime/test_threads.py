@@ -128,28 +128,6 @@ def test_a_job_that_raises(error: type[BaseException], caplog: pytest.LogCapture
     evaluator.shutdown(1)
 
 
-def test_the_newest_job_that_waits_runs_first() -> None:
-    """Old jobs are near their deadline; under overload the new ones are still in time."""
-    evaluator, gate, ran = BackgroundEvaluator(concurrency=1), Gate(), list[int]()
-    begun: list[Future[None]] = [Future() for _ in range(3)]
-
-    def job(number: int) -> Call:
-        async def work() -> None:
-            ran.append(number)
-
-        return Call(work, begin=lambda: begun[number].set_result(None))
-
-    evaluator.submit(Call(gate))
-    gate.begun.result(30)
-    for number in range(3):
-        evaluator.submit(job(number))
-        begun[number].result(30)
-    gate.opened.set_result(None)
-    assert evaluator.flush(30)
-    assert ran == [2, 1, 0]
-    evaluator.shutdown(10)
-
-
 def test_under_overload_a_late_job_is_given_up() -> None:
     """When a place gets free, late jobs are given up, and those that are in time are done."""
     evaluator, gate = BackgroundEvaluator(concurrency=1), Gate()
