@@ -357,10 +357,7 @@ def generated(number: int) -> dict[str, Any]:
 
 @contextmanager
 def attached(
-    *,
-    provider: TracerProvider | None = None,
-    exporter: SpanExporter | None = None,
-    **options: Any,
+    *, provider: TracerProvider | None = None, exporter: SpanExporter | None = None, **options: Any
 ) -> Iterator[App]:
     """Attach the pipeline to ``provider``; everything is shut down at the end."""
     exporter = exporter or InMemorySpanExporter()

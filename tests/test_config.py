@@ -11,13 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from rag_eval_otel.config import (
-    Config,
-    ConfigOptions,
-    Limit,
-    limits_of,
-    read_thresholds,
-)
+from rag_eval_otel.config import Config, ConfigOptions, Limit, limits_of, read_thresholds
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.environment import Signal, exporter_names, sdk_disabled
 from rag_eval_otel.errors import ConfigError
@@ -473,9 +467,7 @@ def test_commands_read_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert 'rag_evaluation_score_count{gen_ai_evaluation_name="faithfulness"}) * 0.675' in printed
 
 
-def test_rules_take_other_scales(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_rules_take_other_scales(capsys: pytest.CaptureFixture[str]) -> None:
     """A grade of 4 of 5 is .75 of the histogram; only the metrics named wake anybody."""
     options = ["--threshold", "correctness=4", "--threshold", "own=0.33"]
     assert main(["rules", *options, "--label-metrics", "own,faithfulness"]) == 0

@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import errors
 from rag_eval_otel.config import Limit
-from rag_eval_otel.embed import (
-    Batches,
-    Embed,
-    HashingEmbedder,
-    OpenAIEmbedder,
-    cosine,
-)
+from rag_eval_otel.embed import Batches, Embed, HashingEmbedder, OpenAIEmbedder, cosine
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.usage import Ledger, attempt, current_scope, deadline_after, scope
 from rag_eval_otel.testing.fakes import FakeEmbedder
@@ -119,17 +113,14 @@ def test_openai_rows_are_put_in_order() -> None:
     "body",
     [
         {},
-        {"data": None},
         {"data": "rows"},
         {"data": [row(0, [1.0])]},
         {"data": [row(0, [1.0]), row(1, [1.0, 2.0])]},
         {"data": [row(0, [1.0]), row(1, "not base64!")]},
-        {"data": [row(0, [1.0]), row(1, "AAA=")]},
         {"data": [row(0, [1.0]), row(1, ["x"])]},
         {"data": [row(0, [1.0]), {"index": 1}]},
         {"data": [1, 2]},
         [],
-        "not JSON",
         "",
     ],
 )

@@ -118,9 +118,7 @@ def failing(fault: Callable[[], object]) -> Callable[[Sample], float]:
 
 
 @EACH_FAULT
-def test_a_metric_fails_anyhow(
-    fault: Callable[[], object], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_metric(fault: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
     """`evaluate` returns a score with an error; a line names the metric, and quotes nothing."""
     with caplog.at_level(logging.DEBUG, "rag_eval_otel"):
         found = asyncio.run(aevaluate(SAMPLE, [failing(fault)], judge="lexical"))
@@ -133,9 +131,7 @@ def test_a_metric_fails_anyhow(
 
 
 @EACH_FAULT
-def test_a_judge_and_a_sink_fail_anyhow(
-    fault: Callable[[], object], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_judge(fault: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
     """Live, each turn has an outcome and its span; lines name the sink, and quote nothing."""
 
     class Broken:

@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 
 from live import attached, good_answers
-from rag_eval_otel import (
-    Config,
-    Evaluation,
-    Passage,
-    Sample,
-    record_answer,
-    record_question,
-)
+from rag_eval_otel import Config, Evaluation, Passage, Sample, record_answer, record_question
 from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.evaluation import measurement_of
 from rag_eval_otel.judge.tasks import Task

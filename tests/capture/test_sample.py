@@ -204,23 +204,6 @@ def test_an_answer_under_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ({"answer": ANSWER, "sources": ["a"]}, ANSWER),
-        ({"answer_based_on_content": ANSWER}, ANSWER),
-        ({"analysis": "Both pages say so.", "conclusion": ANSWER}, "ambiguous"),
-        ({"rewritten_question": ANSWER}, "ambiguous"),
-        ([ANSWER, "Or later."], "ambiguous"),
-    ],
-)
-@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```"])
-def test_json_of_a_model(form: str, reply: Any, expected: str) -> None:
-    """Only a field that is named as an answer is one; the JSON around it never is."""
-    said = form.replace("{}", json.dumps(reply))
-    assert found(root(told=None), search(*PAGES), write(*PAGES, ASKED, said=said)) == [expected]
-
-
-@pytest.mark.parametrize(
     ("told", "ended", "said", "expected"),
     [
         (ANSWER, (5, 60), ANSWER, "told"),
@@ -532,19 +515,6 @@ def beside(*numbers: int) -> list[Step]:
         for n in numbers
     ]
     return [replace(FLAT, end=500), *found_all, *wrote_all]
-
-
-def test_requests_beside_each_other() -> None:
-    """Each answer goes with the question and the pages in its own prompt."""
-    results = [one.result for one in outcomes_of_steps(beside(1, 2, 3, 4))]
-    assert results == [
-        Sample(
-            question=f"question {n}?",
-            contexts=[f"page {n} says so"],
-            answer=f"the answer to question number {n}",
-        )
-        for n in (1, 2, 3, 4)
-    ]
 
 
 def test_requests_that_cannot_be_told_apart() -> None:

@@ -132,6 +132,23 @@ TOOLS: dict[str, tuple[object, str | None, tuple[str, ...] | None]] = {
 }
 
 
+def test_results_of_tools_in_the_prompt() -> None:
+    """Those after the last message of the user, with the names of the tools that were called."""
+    old = {"role": "tool", "content": "old"}
+    given = {"role": "tool", "name": "add", "content": "5", "artifact": [{"page_content": PAGE}]}
+    cut = {"role": "tool", "content": "It goes on ... [truncated]"}
+    shown = plain([old, old, {"role": "user", "content": ASKED}, CALL, RESULT, given, cut])
+    results = build.llm(VIEW, messages=shown, reply=None).tool_results
+    assert results == (
+        Result(text=PAGE, tool="search"),
+        Result(text="5", tool="add", documents=(Passage(text=PAGE),)),
+        Result(text=""),
+    )
+    empty = [{"role": "user", "content": [{"type": "tool_result", "id": "t", "content": []}]}]
+    (result,) = build.llm(VIEW, messages=plain(empty), reply=None).tool_results
+    assert result.text == "[]"  # an empty text would stand for one that was cut
+
+
 @pytest.mark.parametrize(("outputs", "text", "documents"), TOOLS.values(), ids=TOOLS)
 def test_results_of_tools(
     outputs: object, text: str | None, documents: tuple[str, ...] | None

@@ -173,6 +173,18 @@ def test_calls_recorded_twice(start: int, end: int, said: str | None, *, is_same
 
 
 @pytest.mark.parametrize(
+    ("told", "doubt"),
+    [(None, None), (TOLD, None), (f"So: {TOLD}", None), (TOLD[:-9], None), (OTHER, "partial")],
+)
+def test_an_output_around_turns_that_no_call_wrote(told: str | None, doubt: str | None) -> None:
+    """The call is missing that wrote it, perhaps from the answers of the turns."""
+    parts = [*plain("a-", under="app"), *plain("b-", under="app", at=20)]
+    parts = [replace(one, output=TOLD) if one.kind == "llm" else one for one in parts]
+    found = find_turns([chain("app", told=told), *parts], loss="possible")
+    assert [turn.doubt for turn in found] == [doubt, doubt]
+
+
+@pytest.mark.parametrize(
     ("steps", "doubt"),
     [
         ([APP, chain("inner", "gone", at=(20, 30))], "partial"),
@@ -296,6 +308,16 @@ def test_what_a_tool_found_is_in_the_messages(result: Result, *, is_retrieval: b
         assert isinstance(sample, Sample)
         assert (sample.question, sample.context_texts, sample.answer) == (ASKED, (PAGE,), TOLD)
         assert (turn.anchor.name, turn.contexts_source) == ("write", "tool")
+
+
+def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
+    """The tool has asked a model: what it returned are the words of that."""
+    inner = llm("inner", "app", at=(5, 9), shown=["Founded when?"], said="In 1949, it seems.")
+    last = replace(
+        write("In 1949, it seems."),
+        tool_results=(Result(text="In 1949, it seems.", tool="search_kb"),),
+    )
+    assert find_turns([app(), inner, last], loss="possible") == []
 
 
 def test_contexts_out_of_a_prompt_have_to_be_asked_for() -> None:

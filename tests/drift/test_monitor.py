@@ -107,22 +107,6 @@ def test_failed_scores_are_monitored_by_their_share() -> None:
     assert {one.stream.name for one in reports} == {"faithfulness.scored"}
 
 
-def test_an_exception_of_a_report_does_not_prevent_others() -> None:
-    """Two metrics drift in one turn, and the first report raises an exception."""
-    told: list[str] = []
-
-    def fail(report: Any) -> None:
-        told.append(report.stream.name)
-        raise RuntimeError
-
-    monitor = DriftMonitor(fail, make=lambda _: BettingDetector(target=0.9, every=100, cooldown=5))
-    both = tuple(Score(name=name, value=0.0, version="1") for name in ("a", "b"))
-    with pytest.raises(RuntimeError):  # noqa: PT012  # one of them raises it
-        for _ in range(50):
-            monitor.emit(Evaluation(scores=both))
-    assert sorted(told) == ["a", "b"]
-
-
 def restarted(state: Any, **options: Any) -> tuple[DriftMonitor, Reports]:
     monitor, reports = watch(**options)
     monitor.restore(json.loads(json.dumps(state)))

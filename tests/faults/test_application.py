@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import Row, attached
+from live import Row, attached, usual_options
 from openai_server import ScriptedOpenAI
 from processes import environment, ran
 from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, RagEvalSpanProcessor, instrument

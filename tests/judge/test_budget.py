@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from rag_eval_otel.config import Limit, limits_of
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
@@ -154,19 +153,6 @@ def test_processes_share_a_budget_in_redis(redis_url: str) -> None:
     assert admitted(shared(f"{redis_url}#other"), 3) == 3
 
 
-def test_estimates_are_settled_in_redis(redis_url: str) -> None:
-    """A second process sees the real tokens of requests, not their estimates."""
-    one = shared(redis_url, "1000 tokens/day")
-    assert admitted(one, 1, Usage(judge_requests=1, prompt_tokens=600)) == 1
-    with redis.Redis.from_url(redis_url) as client:
-        for _ in range(6_000):
-            (key,) = client.keys()  # type: ignore[misc]
-            if b"600" in client.hvals(key):  # type: ignore[operator]
-                return
-            threading.Event().wait(0.01)
-    pytest.fail("the estimate stays in Redis")
-
-
 def test_without_redis_the_process_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
     """The outage is logged once and counted, and Redis is not asked again for a while."""
     clock, errors = ManualClock(), list[str]()
@@ -190,15 +176,11 @@ def test_without_redis_the_process_counts_alone(caplog: pytest.LogCaptureFixture
         "topsecret",
         5,
         "rediss//:topsecret@there:6379/0",
-        "redis:/:topsecret@there",
         "redis://:topsecret@there:port/0",
         "redis://:top#secret@there:6379/0",
-        "redis://user:#topsecret@there:6379/0",
         "redis://:topsecret@there/0?foo=bar",
         "redis://:topsecret@there/0?protocol=topsecret",
-        "redis://:topsecret@there/0?encoding=topsecret",
         "rediss://:topsecret@there/0?ssl_cert_reqs=topsecret",
-        "redis://:topsecret@there/0?max_connections=topsecret",
     ],
 )
 def test_a_wrong_address_of_redis_is_refused(url: Any) -> None:

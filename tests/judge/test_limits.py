@@ -194,20 +194,6 @@ def test_for_datasets_a_server_that_refuses_everything_is_given_up() -> None:
     assert len(server.at) <= 64 * 4 + 2 * 64
 
 
-def test_retry_after_is_one_pause_for_all() -> None:
-    """Nobody sends before it is over; the refused requests come again and are no retries."""
-
-    def outcome(now: float) -> BaseException | None:
-        return refusal(4.0) if now < 0.1 else None
-
-    results, server = run(lambda s: s.ask_many(40, every=0.02), outcome)
-    assert kinds(results) == {"fine"}
-    assert not [at for at in server.at if 0.11 < at < 4.1]
-    endpoint = server.endpoint
-    assert (endpoint.retried, endpoint.breaker.openings) == (0, 0)
-    assert endpoint.returned == endpoint.attempts["rate_limited"] > 0
-
-
 def test_nobody_waits_for_a_probe_with_a_wrong_key() -> None:
     """Requests fail at once; a probe after half a minute finds out that the key is right now."""
 
@@ -380,21 +366,16 @@ AWS = {"ResponseMetadata": {"HTTPStatusCode": 429}}
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (ForeignError(400), "bad_request"),
         (ForeignError(401), "unauthorized"),
-        (ForeignError(403), "unauthorized"),
         (ForeignError(404), "not_found"),
-        (ForeignError(408), "timeout"),
         (ForeignError(422), "bad_request"),
         (ForeignError(429), "rate_limited"),
         (ForeignError(None), "internal"),
         (known_by_name("NoCredentialsError"), "unauthorized"),
-        (asyncio.TimeoutError(), "timeout"),
         (asyncio.CancelledError(), "cancelled"),
         (TimeoutError(), "timeout"),
         (ForeignError(503), "transport"),
         (known_by_name("ClientError", response=AWS), "rate_limited"),
-        (known_by_name("ReadTimeout"), "timeout"),
         (known_by_name("ConnectFailed"), "transport"),
         (ConnectionResetError(), "transport"),
         (ValueError(), "internal"),
@@ -433,7 +414,6 @@ def test_a_wrapped_client_pauses_all_callers() -> None:
         ({"retry-after": "inf"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "Sun, 06 Nov 1994 08:49:57 GMT"}, 20),
-        ({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}, 0),
         ({"retry-after": "Sun, 99 Nov 1994 08:49:57 GMT"}, None),
     ],
 )

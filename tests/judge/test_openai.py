@@ -209,13 +209,10 @@ def test_thoughts_are_no_reply(content: object) -> None:
     [
         (400, errors.JudgeRequestError),
         (401, errors.JudgeAuthError),
-        (403, errors.JudgeAuthError),
         (404, errors.JudgeRequestError),
         (408, errors.JudgeTimeoutError),
-        (422, errors.JudgeRequestError),
         (429, errors.JudgeRateLimitError),
         (500, errors.JudgeTransportError),
-        (503, errors.JudgeTransportError),
     ],
 )
 def test_a_status_has_its_error(status: int, kind: type[errors.JudgeError]) -> None:
@@ -230,11 +227,9 @@ def test_a_status_has_its_error(status: int, kind: type[errors.JudgeError]) -> N
     [
         "",
         "<html>Bad gateway</html>",
-        "[]",
         "null",
         b"\xff\xfe",
         "{}",
-        '{"choices": []}',
         '{"choices": null}',
         '{"choices": [{}]}',
         '{"choices": [{"message": null}]}',
@@ -301,9 +296,7 @@ def test_the_tasks_limit_the_reply(model: str, options: dict[str, Any], limit: i
         assert [limit_sent(request.body) for request in server.requests] == [limit]
 
 
-def test_a_reply_cut_off_at_our_limit_ends_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_reply_cut_off_at_our_limit_ends_it(caplog: pytest.LogCaptureFixture) -> None:
     """A model whose thoughts count is asked again without a limit, and scores."""
 
     def reply(body: dict[str, Any]) -> object:
@@ -393,19 +386,6 @@ def test_a_reply_without_end_is_refused_while_it_comes(head: str, chunk: bytes) 
     assert (endpoint.attempts, endpoint.retried) == ({"unparsable": 1}, 0)
 
 
-def test_embeddings_may_be_larger_by_the_number_of_texts() -> None:
-    """A vector of many numbers for each of many texts is read; one for one text is not."""
-    vector = [0.123456789] * 30_000
-    with ScriptedOpenAI(good_parts, lambda _: vector) as server:
-        embedder = OpenAIEmbedder("m", base_url=server.base_url, api_key="sk-secret")
-        rows = asyncio.run(embedder.embed([str(i) for i in range(20)]))
-        assert rows.shape == (20, 30_000)
-    with endless("Content-Type: application/json", CHUNK) as (address, _):
-        embedder = OpenAIEmbedder("m", base_url=address, api_key="sk-secret")
-        with pytest.raises(errors.UnparsableReplyError, match="larger than 1,256,000 bytes"):
-            asyncio.run(embedder.embed(["a"]))
-
-
 Probabilities = Mapping[str, float]
 
 
@@ -493,10 +473,8 @@ BROKEN = (
         {"content": tokens}
         for tokens in (
             [{}],
-            [{"token": 1}],
             [{"token": "{"}],
             [{"token": f"{BEFORE}2}}}}"}],
-            [{"token": token} for token in (BEFORE, "1", "}}")],
             [{"token": token} for token in (BEFORE, "2", "}}")],
             [{"token": token, "top_logprobs": NOTHING} for token in (BEFORE, "2", "}}")],
         )

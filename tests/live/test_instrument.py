@@ -144,9 +144,7 @@ def test_what_cannot_be_wrapped_is_refused() -> None:
     inner.handle.shutdown()
 
 
-def test_a_provider_can_be_instrumented_again(
-    bare: TracerProvider,
-) -> None:
+def test_a_provider_can_be_instrumented_again(bare: TracerProvider) -> None:
     """`instrument` returns the handle of a processor, unless that scores nothing any more."""
     processor = RagEvalSpanProcessor(SIMPLE, judge="lexical")
     bare.add_span_processor(processor)

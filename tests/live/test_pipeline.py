@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -316,11 +315,6 @@ def status_and_reason(span: ReadableSpan) -> tuple[Any, Any]:
     return status_on(span), (span.attributes or {}).get("rag.evaluation.reason")
 
 
-def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    lines = [record.getMessage() for record in caplog.records]
-    return [line for line in lines if "is not scored" in line]
-
-
 def only_retrieved(captured: Capture) -> None:
     chain = RunnableLambda(lambda question: join(KeywordRetriever().invoke(question)))
     chain.invoke(company.FOUNDED, {"callbacks": [captured.handler]})
@@ -361,20 +355,6 @@ def test_the_root_of_runs_says_why(run: Callable[[Capture], None], reason: str) 
     assert found <= {(None, None)}
     (root,) = [span for span in captured.spans if span.parent is None]
     assert status_and_reason(root) == ("skipped", reason)
-
-
-def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The reason is logged once a minute, however many turns, with the page that gives advice."""
-    captured = capture()
-    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
-        for _ in range(3):
-            only_retrieved(captured)
-            failed(captured)
-    first, second = lines_of(caplog)
-    assert "no_answer" in first
-    assert "error" in second
-    assert "docs/doctor.md" in first
-    assert captured.reasons == ["no_answer", "error"] * 3
 
 
 def without_an_answer(app: App) -> Span:

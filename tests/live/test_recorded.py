@@ -170,22 +170,6 @@ def test_several_retrievals(*, own_spans: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("say", "reason"),
-    [
-        (lambda: record_question(QUESTION), "no_retrieval"),
-        (lambda: record_answer(ANSWER), "no_retrieval"),
-        (lambda: record_retrieval(QUESTION, [CONTEXT]), "no_answer"),
-    ],
-)
-def test_what_is_missing_is_said(say: Callable[[], None], reason: str) -> None:
-    """Half a turn is refused with the half that is missing."""
-    app = Bare()
-    with app.within():
-        say()
-    assert app.results == [reason]
-
-
-@pytest.mark.parametrize(
     "limits",
     [
         SpanLimits(max_events=1),
@@ -262,20 +246,6 @@ def test_question_and_answer_win() -> None:
 
     invoke(captured, RunnableLambda(ask) | (lambda text: text.upper()))
     assert captured.truths == [("What was asked?", PAGES, "What was shown.")]
-
-
-def test_runs_side_by_side_say_each_their_own() -> None:
-    """A batch and parallel branches are told apart."""
-    captured = capture()
-
-    def ask(number: int) -> str:
-        record_question(f"Question {number}?")
-        record_retrieval("q", [f"Page {number}."])
-        return generate(f"Question {number}?", [f"Page {number}."])
-
-    RunnableLambda(ask).batch(list(range(4)), {"callbacks": [captured.handler]})
-    expected = [(f"Question {n}?", (f"Page {n}.",), ANSWER) for n in range(4)]
-    assert captured.truths == expected
 
 
 def test_a_run_that_nobody_notes() -> None:

@@ -17,12 +17,11 @@ from live import ANSWER, CONTEXT, QUESTION, SCORED, SOURCES, Source, attached, g
 from rag_eval_otel import Config, Evaluation, LexicalJudge, Sample
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import TURNS, Limit
-from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeTransportError
+from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.scorer import (
     Admission,
     TurnScorer,
-    build_budget,
     facts_of,
     sampling_point,
 )
@@ -194,29 +193,6 @@ def test_what_was_paid_before_the_budget_ended_is_counted() -> None:
     one.instruments.count_cost = spent.append  # type: ignore[method-assign]
     assert judged(one) is None
     assert [each.usage.judge_requests for each in spent] == [1]
-
-
-def test_wrong_budgets_are_refused_at_the_start() -> None:
-    """A budget in money needs prices in its currency."""
-    with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
-        scorer("1 USD/day")
-    with pytest.raises(ConfigError, match=r"is in EUR, but prices are in USD"):
-        build_budget(Config(budget="5 EUR/day"))
-    assert build_budget(Config(budget="5 turns/day")) is None
-
-
-def test_the_share_of_the_budget_that_is_left_is_a_gauge() -> None:
-    """It has the limit as an attribute; limits of turns are none of it."""
-    with attached(
-        budget="4 requests/day, 9 turns/day",
-        metrics=METRICS[:1],
-        judge=FakeJudge(lambda _: {"passing": True}),
-    ) as app:
-        for left in (1.0, 0.75):
-            (point,) = app.points("rag.evaluation.budget.left")
-            assert (point.attributes["limit"], point.value) == ("4 requests/day", left)
-            app.turn()
-            assert app.handle.flush()
 
 
 def test_offline_scoring_needs_no_budget() -> None:

@@ -8,9 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 
 import pytest
-from opentelemetry.instrumentation.utils import (
-    is_instrumentation_enabled,
-)
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from parallel import forking, in_child, refuse_threads
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Workers
@@ -128,28 +126,6 @@ def test_a_job_that_raises(error: type[BaseException], caplog: pytest.LogCapture
     assert given_up == ["error"]
     assert f"failed in a job; the application is unaffected: {error.__name__} at" in caplog.text
     evaluator.shutdown(1)
-
-
-def test_the_newest_job_that_waits_runs_first() -> None:
-    """Old jobs are near their deadline; under overload the new ones are still in time."""
-    evaluator, gate, ran = BackgroundEvaluator(concurrency=1), Gate(), list[int]()
-    begun: list[Future[None]] = [Future() for _ in range(3)]
-
-    def job(number: int) -> Call:
-        async def work() -> None:
-            ran.append(number)
-
-        return Call(work, begin=lambda: begun[number].set_result(None))
-
-    evaluator.submit(Call(gate))
-    gate.begun.result(30)
-    for number in range(3):
-        evaluator.submit(job(number))
-        begun[number].result(30)
-    gate.opened.set_result(None)
-    assert evaluator.flush(30)
-    assert ran == [2, 1, 0]
-    evaluator.shutdown(10)
 
 
 def test_under_overload_a_late_job_is_given_up() -> None:
