@@ -262,10 +262,8 @@ def retrieval(
     if found is None and not losses.lost("documents", documents):
         items = items_in(documents)
         found = tuple(one for one in map(passage_of, items or ()) if one is not None)
-        found, count = (
-            found if found or items == [] else None,
-            items if items is None else len(items),
-        )
+        found = found if found or items == [] else None
+        count = items if items is None else len(items)
     if found and any(is_marker(passage.text) for passage in found):
         losses.hidden.add("documents")
         found = None

@@ -224,7 +224,7 @@ def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[st
 
 def _hosted(blocks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """Yield name and data of the results in ``blocks`` of searches that have no span."""
-    names = {str(at(block, "id")): at(block, "name") for block in blocks}
+    names = {str(at(block, "id")): block["name"] for block in blocks if at(block, "name")}
     for block in filter(_is_hosted, blocks):
         data = block.get("server_tool_call_response", block)
         name = f"{_type_of(block)} {at(data, 'type')} {names.get(str(_call_id(block)))}"
