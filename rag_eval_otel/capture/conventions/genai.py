@@ -108,8 +108,8 @@ def to_step(view: Span, of: Kind) -> Step:
 
 def _llm(view: Span) -> Step:
     messages, reply = messages_of(view)
-    if isinstance(reply, list) and (word(view, "gen_ai.request.choice.count") or "1") != "1":
-        reply = reply[:1]  # one of several alternatives, of which an application takes the first
+    if isinstance(reply, list) and all(at(one, "role") == "assistant" for one in reply):
+        reply = reply[:1]  # of alternatives, an application takes the first
     variables = {
         key.removeprefix(_VARIABLE): text
         for attributes in (view.attributes, *(log.attributes for log in view.logs))
