@@ -235,20 +235,16 @@ def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
 def _tool_text(outputs: Found) -> str | None:
     if isinstance(outputs, list):
         if outputs and all(at(block, "type") == "text" for block in outputs):
-            return _joined(outputs)
+            return "".join(texts_of(outputs))
         return _tool_text(outputs[0]) if len(outputs) == 1 else None
     if not isinstance(outputs, Mapping):
         return outputs if isinstance(outputs, str) else None
     if isinstance(outputs.get("content"), str):
         return str(outputs["content"])
     if isinstance(outputs.get("blocks"), list):
-        return _joined(outputs["blocks"])
+        return "".join(texts_of(outputs["blocks"]))
     inner = outputs.get("tool_output", next(iter(outputs.values())) if len(outputs) == 1 else None)
     return answer_in(outputs) if inner is None else _tool_text(inner)
-
-
-def _joined(blocks: Sequence[Any]) -> str:
-    return "".join(str(at(block, "text") or "") for block in blocks)
 
 
 def retrieval(
@@ -266,10 +262,8 @@ def retrieval(
     if found is None and not losses.lost("documents", documents):
         items = items_in(documents)
         found = tuple(one for one in map(passage_of, items or ()) if one is not None)
-        found, count = (
-            found if found or items == [] else None,
-            items if items is None else len(items),
-        )
+        found = found if found or items == [] else None
+        count = items if items is None else len(items)
     if found and any(is_marker(passage.text) for passage in found):
         losses.hidden.add("documents")
         found = None

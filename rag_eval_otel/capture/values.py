@@ -224,12 +224,12 @@ def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[st
 
 def _hosted(blocks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """Yield name and data of the results in ``blocks`` of searches that have no span."""
-    names = {str(at(block, "id")): at(block, "name") for block in blocks}
+    names = {str(at(block, "id")): block["name"] for block in blocks if at(block, "name")}
     for block in filter(_is_hosted, blocks):
-        data = block.get("server_tool_call_response", block)
+        data = read(block.get("server_tool_call_response", block))
         name = f"{_type_of(block)} {at(data, 'type')} {names.get(str(_call_id(block)))}"
         if "search" in name or "retriev" in name:
-            yield name, plain(data if at(data, "response") is None else data["response"])
+            yield name, data if at(data, "response") is None else data["response"]
 
 
 def _call_id(data: Any) -> Any:

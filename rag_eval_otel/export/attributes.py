@@ -317,6 +317,11 @@ class ContentFilter:
         is_changed = False
         for name, value in attributes.items():
             owner = owner_of(name, event)
+            place, _, member = name.rpartition(".")
+            writer = attributes.get(f"{place}.identifier")
+            is_ours = semconv.EVALUATION_VERSION in attributes if event else writer == semconv.SCOPE
+            if is_ours and member in {"explanation", "metadata"}:
+                owner = None  # of a score by this library, which explains it only if it may
             is_own = owner == "own"
             is_redacted = is_own and bool(self.redactor)
             is_dropped = self.exported != "all" if is_own else owner and self.exported == "none"

@@ -572,6 +572,18 @@ def test_the_option_says_whose_texts_stay(
     assert before.attributes == SAID
 
 
+def test_explanations_by_others_are_removed() -> None:
+    """What another judge wrote about a span quotes texts; ours is there if it may."""
+    name = "evaluations.{}.evaluation.{}".format
+    ours = {name(1, "identifier"): semconv.SCOPE, name(1, "explanation"): "Ada"}
+    version = {semconv.EVALUATION_VERSION: "1"}
+    explained = {semconv.GEN_AI_EVALUATION_EXPLANATION: "Ada"}
+    events = [(semconv.EVALUATION_EVENT, {**about, **explained}) for about in ({}, version)]
+    shown = STRIP.shown(span({name(0, "explanation"): "Ada", **ours}, events))
+    assert shown.attributes == ours
+    assert [dict(event.attributes or {}) for event in shown.events] == [{}, version | explained]
+
+
 def test_a_span_without_texts_is_not_copied() -> None:
     """The filter returns the same object."""
     plain = span({"n": 1}, [("tick", {"a": 1})])

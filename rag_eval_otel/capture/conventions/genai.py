@@ -12,7 +12,7 @@ from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import Copier, LogView, Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, messages_in, plain, read
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, messages_in, plain, read, texts_of
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",
@@ -93,6 +93,11 @@ def to_step(view: Span, of: Kind) -> Step:
         return build.chain(view, of, inputs=value(view, _MESSAGES), outputs=None)
     inputs = value(view, _MESSAGES, "pydantic_ai.all_messages")
     outputs = value(view, _REPLY, "final_result")
+    if (
+        sum(one["role"] == "assistant" and bool(one.get("content")) for one in messages_in(outputs))
+        > 1
+    ):
+        outputs = None  # alternatives or steps: the model's call says which is the answer
     if inputs is None and outputs is None and view.logs:
         inputs, outputs = _of_events(view)
     is_known = word(view, "gen_ai.operation.name") in _KINDS
@@ -103,12 +108,11 @@ def to_step(view: Span, of: Kind) -> Step:
 
 def _llm(view: Span) -> Step:
     messages, reply = messages_of(view)
-    if isinstance(reply, list) and (word(view, "gen_ai.request.choice.count") or "1") != "1":
-        reply = reply[:1]  # one of several alternatives, of which an application takes the first
+    if isinstance(reply, list) and all(at(one, "role") == "assistant" for one in reply):
+        reply = reply[:1]  # of alternatives, an application takes the first
     variables = {
         key.removeprefix(_VARIABLE): text
-        for attributes in (view.attributes, *(log.attributes for log in view.logs))
-        for key, text in attributes.items()
+        for key, text in view.attributes.items()
         if key.startswith(_VARIABLE) and isinstance(text, str)
     }
     call = build.llm(
@@ -126,24 +130,19 @@ def _llm(view: Span) -> Step:
 
 def with_events(view: Span) -> Span:
     """Return ``view`` with its GenAI events, except scores, as attributes and log records."""
-    events = [
-        (name, texts)
-        for name, texts in view.events
-        if name.startswith("gen_ai.") and name != semconv.EVALUATION_EVENT
-    ]
-    if not events:
-        return view
-    details = [texts for name, texts in events if name == _DETAILS]
-    texts = {name: text for each in details for name, text in each.items()}
+    events = [pair for pair in view.events if pair[0].startswith("gen_ai.")]
+    events = [(name, texts) for name, texts in events if name != semconv.EVALUATION_EVENT]
     logs = [LogView(event=name, body=_body(view, t)) for name, t in events if name != _DETAILS]
+    texts: dict[str, Any] = {}
+    for name, values in (*events, *((log.event, log.attributes) for log in view.logs)):
+        texts |= values if name == _DETAILS else {}
     for log in logs if kind(view) == "tool" else ():
         if log.event in _OF_TOOLS:
             body = log.body
             text = body if body is CUT else body.get("content", body.get("message"))
             texts[_OF_TOOLS[log.event]] = text
-    return replace(
-        view, attributes={**texts, **view.attributes}, events=(), logs=[*view.logs, *logs]
-    )
+    logs = [*(log for log in view.logs if log.event != _DETAILS), *logs]
+    return replace(view, attributes={**texts, **view.attributes}, events=(), logs=logs)
 
 
 def _body(view: Span, attributes: Mapping[str, Any]) -> Any:
@@ -154,27 +153,13 @@ def _body(view: Span, attributes: Mapping[str, Any]) -> Any:
 
 def messages_of(view: Span) -> tuple[Any, Any]:
     if _MESSAGES not in view.attributes and view.logs:
-        details = (log.attributes for log in view.logs if log.event == _DETAILS)
-        attributes = next(details, None)
-        if attributes is None:
-            return _of_events(view)
-        return _of_attributes(attributes, view.value_limit)
-    messages, reply = _of_attributes(view.attributes, view.value_limit)
-    if view.dropped and reply is None:
-        return value(view, _MESSAGES), value(view, _REPLY)
-    return messages, reply
-
-
-def _of_attributes(attributes: Mapping[str, Any], limit: int | None) -> tuple[Any, Any]:
-    messages, instructions, reply = (
-        read(attributes.get(name), limit=limit)
-        for name in (_MESSAGES, "gen_ai.system_instructions", _REPLY)
-    )
-    if isinstance(messages, list) and instructions:
-        parts = instructions if isinstance(instructions, list) else []
-        text = "".join(str(at(part, "content") or "") for part in parts)
-        system = instructions if isinstance(instructions, str) else text
-        messages = [{"role": "system", "content": system}, *messages]
+        return _of_events(view)
+    messages, reply = value(view, _MESSAGES), value(view, _REPLY)
+    system = read(view.attributes.get("gen_ai.system_instructions"), limit=view.value_limit)
+    if isinstance(messages, list) and system:
+        parts = system if isinstance(system, list) else []
+        text = system if isinstance(system, str) else "".join(texts_of(parts))
+        messages = [{"role": "system", "content": text}, *messages]
     return messages, reply
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.documents import documents_in, ids_in, window_of
+from rag_eval_otel.capture.documents import documents_in, ids_in, passage_of, window_of
 from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
 from rag_eval_otel.capture.values import (
@@ -69,20 +69,19 @@ def holds_documents(view: Span) -> bool:
 def to_step(view: Span, of: Kind) -> Step:
     inputs, outputs = value(view, "input.value"), value(view, "output.value")
     if of in RETRIEVALS:
-        is_first = of == "retriever"
-        prefix = "retrieval.documents" if is_first else "reranker.output_documents"
+        prefix = "retrieval.documents" if of == "retriever" else "reranker.output_documents"
         items = list(numbered(view.attributes, prefix))
         windows: dict[str, str] = {}
-        for _, item in items if is_first else ():  # longer texts that LlamaIndex keeps
+        for _, item in items:  # the longer texts that LlamaIndex keeps in the metadata of documents
             windows |= window_of(item.get("document.content"), item.get("document.metadata"))
         return build.retrieval(
             view,
-            inputs=value(view, *(() if is_first else ("reranker.query",)), "input.value"),
+            inputs=value(view, "reranker.query", "input.value"),
             documents=_documents(view, outputs, items),
             kind=of,
-            count=items[-1][0] + 1 if items else None,  # an index without attributes is a document
+            count=items[-1][0] + 1 if items else None,  # of the others, nothing was recorded
             windows=windows,
-            kept_ids=() if is_first else tuple(ids_in(outputs)),
+            kept_ids=tuple(ids_in(outputs)),
         )
     if of == "llm":
         return _llm(view, outputs)
@@ -109,14 +108,8 @@ def _documents(view: Span, outputs: Any, items: Sequence[tuple[int, dict[str, An
         return outputs
     if any(read(item["document.content"], limit=view.value_limit) is CUT for item in with_text):
         return CUT
-    return tuple(
-        Passage(
-            text=str(item["document.content"] or ""),
-            id=None if item.get("document.id") is None else str(item["document.id"]),
-            score=float(s) if isinstance(s := item.get("document.score"), int | float) else None,
-        )
-        for item in with_text
-    )
+    found = ({k.removeprefix("document."): v for k, v in item.items()} for item in with_text)
+    return tuple(passage for passage in map(passage_of, found) if passage is not None)
 
 
 def _llm(view: Span, outputs: Any) -> Step:

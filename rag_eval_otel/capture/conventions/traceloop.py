@@ -81,7 +81,7 @@ def _inner(data: Any, *keys: str) -> Any:
 
 
 def _llm(view: Span) -> Step:
-    messages, reply = genai.messages_of(view)
+    messages, reply = genai.messages_of(genai.with_events(view))
     if messages is None and reply is None:
         messages = openinference.messages_at(view, "gen_ai.prompt")
         if view.scope != _HAYSTACK:  # this instrumentation writes a dict key instead of the reply
