@@ -26,7 +26,17 @@ from apps import company
 from apps.fakes import ScriptedChat
 from apps.parts import handbook, rag
 from apps.replies import unavailable
-from e2e.watched import PATIENCE, QUESTIONS, STATUS, TRUTHS, Watched, instrumented, watched
+from conversations import KINDS, Ask, chain, reply_to, said
+from e2e.watched import (
+    PATIENCE,
+    QUESTIONS,
+    STATUS,
+    TRUTHS,
+    Watched,
+    assert_conversed,
+    instrumented,
+    watched,
+)
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.types import SkipReason
 
@@ -54,6 +64,10 @@ class HandbookChain:
     dead_llm: BaseChatModel = field(default_factory=lambda: ScriptedChat(reply=unavailable))
     error: type[Exception] = ConnectionError
     callbacks: list[BaseCallbackHandler] = field(default_factory=list)
+    talker: BaseChatModel = field(default_factory=lambda: ScriptedChat(reply=said))
+
+    def conversing(self, kind: str) -> Ask:
+        return chain(self.talker, kind, self._config)
 
     def ask(self, question: str) -> str:
         return rag(llm=self.llm).invoke(question, self._config)
@@ -137,8 +151,10 @@ def genai(watch: Watched, place: str | None = None) -> Iterator[Any]:
         patch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", place or "span_only")
         with instrumented(langchain.LangChainInstrumentor(), **options):
             client = {"base_url": server.base_url, "api_key": "app", "max_retries": 0}
+            llm = model(model="m", disable_streaming=True, **client)
             yield HandbookChain(
-                llm=model(model="m", disable_streaming=True, **client),
+                llm=llm,
+                talker=llm,
                 dead_llm=model(model="dead", **client),
                 error=openai.InternalServerError,
             )
@@ -148,6 +164,8 @@ def _answer(body: Mapping[str, Any]) -> object:
     if body["model"] == "dead":
         return HttpReply(status=500)
     *system, user = (str(message["content"]) for message in body["messages"])
+    if user not in company.ANSWERS:
+        return reply_to("\n".join([*system, user]))
     return company.answer(user, "".join(system))
 
 
@@ -205,6 +223,7 @@ def case(name: str, *more: str, setting: str | None = None) -> Any:
 
 
 EACH = with_apps(*map(case, WAYS))
+EACH_CONVERSING = with_apps(*(case(name) for name in WAYS if name.startswith("langchain")))
 EACH_STREAMED = with_apps(*(case(name) for name in WAYS if name != "llamaindex-native"))
 EACH_HIDDEN = with_apps(
     *(
@@ -244,6 +263,14 @@ def test_turns_in_a_row_are_scored(traced: Traced) -> None:
     """Each with its question, contexts and answer."""
     watch, app = traced
     assert_answered(watch, app.ask, *QUESTIONS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@EACH_CONVERSING
+def test_conversations(traced: Traced, kind: str) -> None:
+    """Each turn has the messages before it and the text searched for, never another's."""
+    watch, app = traced
+    assert_conversed(watch, app.conversing(kind), is_rewritten=kind == "rewritten")
 
 
 @EACH
