@@ -388,9 +388,9 @@ _IN_COMMON: Mapping[Kind, Mapping[str, float]] = {  # how similar a kind is to o
 _READ = 1000  # the question word is in so many characters
 _WINDOW = 5  # words after "what" among which its noun is searched
 _TELLS, _LONG = 5, 40  # words: a longer answer may give several kinds, a very long one any
-_MAX_ASKED = 12  # most words of an answer in a question generated from it
+_MAX_ASKED = 8  # most words of an answer in a question generated from it
 _TOPIC, _BY_USER = 4, 3.0  # words of a topic; weight of a user's message beside the assistant's
-_NAMED_BY = 2  # words of the topic in a stand-alone question
+_STANDS = 3  # words with which a question stands alone; it gets missing ones from the topic
 _GIVES, _UNKNOWN = 0.15, 0.5  # weight of the kind of thing in a context; value if not recognisable
 _COVERING = 0.62  # power that turns a share of .33 (few contexts below it serve) into a half
 _ABOUT, _ASKS = 0.75, 0.25  # weights of the words of a question, and of the kind of thing
@@ -681,9 +681,10 @@ class Answers:
         return say.ReverseQuestion(question=question, noncommittal=1 if evades(self.answer) else 0)
 
     def to_standalone_question(self) -> say.Reply:
-        known = keys_of(self.question)
-        named = [text for key, (text, _) in self.topic.items() if key not in known]
-        return say.StandaloneQuestion(question=" ".join([self.question, *named[:_NAMED_BY]]))
+        own = {term.key for term in terms(read(self.question)[1]) if _is_word(term)}
+        named = [text for key, (text, _) in self.topic.items() if key not in own]
+        missing = named[: max(0, _STANDS - len(own))]
+        return say.StandaloneQuestion(question=" ".join([self.question, *missing]))
 
     def to_similarities(self) -> say.Reply:
         near = (similarity(self.question, question) for question in self.task.texts("questions"))
