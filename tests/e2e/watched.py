@@ -230,6 +230,7 @@ def watched() -> Iterator[Watched]:
             embedder=OnesEmbedder(),
             metrics=(Told(), Faithfulness()),
             explanations=True,
+            score_attributes="rag",
             hold_seconds=PATIENCE,
             raise_errors=True,
         )
