@@ -350,7 +350,7 @@ class OpenAIClient:
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the JSON of the response; typed methods of the library are slow, and traced."""
         _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
-        note(provider=self._provider, messages=body.get("messages", ()))
+        note(provider=self._provider, messages=body.get("messages", ()), text="", finish="")
         async with attempt() as result:
             with judge_errors(self._key_variable):
                 client = await self._client()

@@ -132,7 +132,7 @@ class Handle:
         or if it is not among the last 1,000 traces with such a turn.
         """
         number = int(trace_id, 16) if isinstance(trace_id, str) else trace_id
-        return self._pipeline.scorer.explanations.of(number)
+        return "\n".join(self._pipeline.scorer.explanations.get(number, ())) or None
 
     def watch_canary(self, samples: Sequence[Sample], *, minutes: float = 60.0) -> Canary:
         """Score ``samples`` every ``minutes`` minutes, to detect a change of the judge.
