@@ -342,12 +342,8 @@ def _embedder_for(judge: object, environ: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=64)
 def _warn_of_hashing(judge: str) -> None:
-    log.warning(
-        "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
-        " with embedder=... or %s",
-        judge,
-        variable("embedder"),
-    )
+    text = "no embedder is named beside the judge %s: the offline one (hashing) is used; see %s"
+    log.warning(text, judge, variable("embedder"))
 
 
 # The option `budget`

@@ -71,7 +71,6 @@ class Admission:
     limits: Iterable[Limit] = ()
     has_cascade: bool = False
     clock: Callable[[], float] = time.monotonic
-    share: float = 1.0  # of the limits
 
     def __post_init__(self) -> None:
         self._windows = [(a.amount, SlidingWindow(a.seconds, cells=60_000)) for a in self.limits]
@@ -102,7 +101,7 @@ class Admission:
     def is_over_budget(self) -> bool:
         """Return True if a limit of turns is reached; otherwise count one turn."""
         now = self.clock() if self._windows else 0.0
-        if any(window.sum(now) >= amount * self.share for amount, window in self._windows):
+        if any(window.sum(now) >= amount for amount, window in self._windows):
             return True
         for _, window in self._windows:
             window.add(now, 1)
@@ -197,12 +196,6 @@ class TurnScorer:
         self._edge_of = cache(lambda sink: Edge("sink", on_error, raises, part=sink))
         self._log = LimitedLog()
         self._is_closed = False
-
-    def divide_budget(self, share: float) -> None:
-        """Use only ``share`` of the budget, because other workers use the rest."""
-        self.admission.share = share
-        if self._budget is not None:
-            self._budget.divide(share)
 
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
         self.instruments.turn("skipped", reason, turns=turns)
