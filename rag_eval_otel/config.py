@@ -384,16 +384,7 @@ class Limit:
 def limits_of(text: object, *, where: str) -> tuple[Limit, ...]:
     if text is None:
         return ()
-    limits = [_limit(part, where, text) for part in str(text).split(",")]
-    windows = [f"{limit.unit}/{limit.period}" for limit in limits]
-    twice = next((window for window in windows if windows.count(window) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{where} has two limits of {twice}; keep one of them")
-    currencies = sorted({limit.unit for limit in limits if limit.is_money})
-    if len(currencies) > 1:
-        msg = f"{where} names {' and '.join(currencies)}: prices are in one currency, so use it"
-        raise ConfigError(msg)
-    return tuple(limits)
+    return tuple(_limit(part, where, text) for part in str(text).split(","))
 
 
 def _limit(part: str, where: str, text: object) -> Limit:

@@ -74,11 +74,10 @@ class OpenAIJudge:
     """A judge that is a model behind an OpenAI-compatible server.
 
     A request asks for a reply that matches a strict JSON Schema. Later requests leave out what the
-    server has refused by name, so that reasoning models need no option: a JSON object and then
-    plain text, with the schema in the prompt, replace the schema; the temperature is left out; the
-    probabilities of tokens, for metrics with ``rating="logprobs"``, become fewer and then none;
-    ``max_completion_tokens`` replaces ``max_tokens``. Server errors, 429 (as Retry-After says),
-    timeouts and connection errors are retried.
+    server has refused by name: a JSON object and then plain text, with the schema in the prompt,
+    replace the schema; the temperature is left out; probabilities of tokens, for metrics with
+    ``rating="logprobs"``, become fewer; ``max_completion_tokens`` replaces ``max_tokens``. Server
+    errors, 429 (as Retry-After says), timeouts and connection errors are retried.
 
     - ``provider``: decides the names of fields and the environment variables with address and key
       (for ``openai``: ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
