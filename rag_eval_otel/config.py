@@ -27,7 +27,7 @@ from typing import (
 )
 from urllib.parse import urlsplit
 
-from rag_eval_otel.environment import DOCTOR, PREFIX, first_set, names_in, switch, variable
+from rag_eval_otel.environment import first_set, names_in, switch, variable
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.prices import load_prices
@@ -230,10 +230,6 @@ class Config:
             chosen["embedder"] = _embedder_for(chosen.get("judge"), environ)
         for name in chosen.keys() - _HINTS.keys():
             raise ConfigError(f"there is no option {name!r}{_meant(name, list(_HINTS))}")
-        known = [DOCTOR, *map(variable, _HINTS)]
-        for name in environ:
-            if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
-                log.warning("%s is no variable of this library%s", name, meant)
         return cls(**chosen)
 
 
@@ -350,12 +346,8 @@ def _embedder_for(judge: object, environ: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=64)
 def _warn_of_hashing(judge: str) -> None:
-    log.warning(
-        "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
-        " with embedder=... or %s",
-        judge,
-        variable("embedder"),
-    )
+    text = "no embedder is named beside the judge %s: the offline one (hashing) is used; see %s"
+    log.warning(text, judge, variable("embedder"))
 
 
 # The option `budget`
@@ -396,16 +388,7 @@ class Limit:
 def limits_of(text: object, *, where: str) -> tuple[Limit, ...]:
     if text is None:
         return ()
-    limits = [_limit(part, where, text) for part in str(text).split(",")]
-    windows = [f"{limit.unit}/{limit.period}" for limit in limits]
-    twice = next((window for window in windows if windows.count(window) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{where} has two limits of {twice}; keep one of them")
-    currencies = sorted({limit.unit for limit in limits if limit.is_money})
-    if len(currencies) > 1:
-        msg = f"{where} names {' and '.join(currencies)}: prices are in one currency, so use it"
-        raise ConfigError(msg)
-    return tuple(limits)
+    return tuple(_limit(part, where, text) for part in str(text).split(","))
 
 
 def _limit(part: str, where: str, text: object) -> Limit:

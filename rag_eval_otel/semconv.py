@@ -168,8 +168,7 @@ SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
 """The bucket bounds of the score histogram: alerts cannot tell scores between two of them apart."""
 
 SCOPE: Final = "rag_eval_otel"
-JUDGE_SCOPE: Final = "rag_eval_otel.judge"
-"""The instrumentation scope of spans of requests to the judge, which are never read as turns."""
+JUDGE_SCOPE: Final = "rag_eval_otel.judge"  # of spans of requests, which are never read as turns
 OWN_SCOPES: Final = frozenset({SCOPE, JUDGE_SCOPE})
 VERSION: Final = "0.1.0"
 """The version of this package, and of the instrumentation scope of its spans and metrics."""

@@ -441,7 +441,7 @@ class Evaluation:
     @property
     def outcome(self) -> Outcome | None:
         """``declined`` if ``answer_relevancy`` is ``noncommittal``; None without its score."""
-        relevancy = self._columns.get("answer_relevancy")
+        relevancy = next((one for one in self.scores if one.name == "answer_relevancy"), None)
         if relevancy is None or relevancy.value is None or relevancy.reason == "empty_answer":
             return None
         return "declined" if relevancy.reason == "noncommittal" else "answered"
@@ -469,12 +469,9 @@ class Evaluation:
         return None if not labels else "fail" if "fail" in labels else "pass"
 
     @property
-    def _columns(self) -> dict[str, Score]:
-        return {score.name: score for score in self.scores}
-
-    @property
     def _verdict(self) -> tuple[Label, Cause | None] | None:
-        scores, names = self._columns, ("context_relevance", "faithfulness")
+        scores = {score.name: score for score in self.scores}
+        names = "context_relevance", "faithfulness"
         relevance, faithful = (scores.get(n) if self._counts(n) else None for n in names)
         outcome = self.outcome
         if outcome is None or relevance is None or relevance.value is None or faithful is None:

@@ -43,7 +43,7 @@ OVERHEAD = 2600  # the estimated size in bytes of a span without its attributes 
 
 _ENTRY = 100  # estimated bytes of an attribute without its value
 _NESTING = 8  # levels of a value that are measured
-_SMALL: Final = frozenset({bool, int, float})
+_FLAT: Final = frozenset({str, bool, int, float})
 _OPEN = 4096  # the most open spans that are kept; some spans never end
 _NEWEST = 64  # the most spans that are searched on the application's thread
 _DEPTH = 100  # the most ancestors that are searched
@@ -195,10 +195,9 @@ def _moved(items: dict[int, T], ids: Iterable[int]) -> dict[int, T]:
 
 
 def size_of(view: Span) -> int:
-    size = OVERHEAD + _ENTRY * len(view.attributes)
-    for value in view.attributes.values():
-        if type(value) not in _SMALL:
-            size += _weight(value)
+    values = view.attributes.values()
+    size = OVERHEAD + _ENTRY * len(values) + sum(map(getsizeof, values))
+    size += sum([_weight(value) for value in values if type(value) not in _FLAT])
     size += sum([_weight(attributes) for _, attributes in view.events])
     return size + sum(map(size_of_log, view.logs))
 

@@ -35,7 +35,7 @@ class FunctionJudge:
         """Return the replies to ``tasks`` from one call."""
         request = compose(tasks)
         prompt = f"{request.system}\n\n{request.user_with_schema}"
-        note(messages=[{"role": "user", "content": prompt}])
+        note(messages=[{"role": "user", "content": prompt}], text="")
         if inspect.iscoroutinefunction(self._function):
             text: object = await self._function(prompt)
         else:

@@ -47,7 +47,7 @@ class LangChainJudge:
 
         request = compose(tasks)
         messages = [("system", request.system), ("human", request.user_with_schema)]
-        note(messages=[{"role": role, "content": text} for role, text in messages])
+        note(messages=[{"role": role, "content": text} for role, text in messages], text="")
         with tracing_context(enabled=False):
             call = partial(self._llm.invoke, messages, config={"callbacks": []})
             message = await self._workers.run(call)

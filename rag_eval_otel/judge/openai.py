@@ -74,11 +74,10 @@ class OpenAIJudge:
     """A judge that is a model behind an OpenAI-compatible server.
 
     A request asks for a reply that matches a strict JSON Schema. Later requests leave out what the
-    server has refused by name, so that reasoning models need no option: a JSON object and then
-    plain text, with the schema in the prompt, replace the schema; the temperature is left out; the
-    probabilities of tokens, for metrics with ``rating="logprobs"``, become fewer and then none;
-    ``max_completion_tokens`` replaces ``max_tokens``. Server errors, 429 (as Retry-After says),
-    timeouts and connection errors are retried.
+    server has refused by name: a JSON object and then plain text, with the schema in the prompt,
+    replace the schema; the temperature is left out; probabilities of tokens, for metrics with
+    ``rating="logprobs"``, become fewer; ``max_completion_tokens`` replaces ``max_tokens``. Server
+    errors, 429 (as Retry-After says), timeouts and connection errors are retried.
 
     - ``provider``: decides the names of fields and the environment variables with address and key
       (for ``openai``: ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
@@ -350,7 +349,7 @@ class OpenAIClient:
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the JSON of the response; typed methods of the library are slow, and traced."""
         _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
-        note(provider=self._provider, messages=body.get("messages", ()))
+        note(provider=self._provider, messages=body.get("messages", ()), text="", finish="")
         async with attempt() as result:
             with judge_errors(self._key_variable):
                 client = await self._client()

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,15 +27,14 @@ class Scope:
     """What code that sends a request knows about its caller, without arguments for it.
 
     The deadline of the turn (``time.monotonic``), the metric that asks, the user's prompts by name,
-    and a function that gets each `Exchange` when it has ended.
+    the `Meter` of the request, and a function that gets each attempt of it with this meter.
     """
 
     deadline: float = math.inf
     metric: str | None = None
     prompts: Mapping[str, str] | None = None
     meter: Meter | None = None
-    on_exchange: Callable[[Exchange], object] | None = None
-    exchange: Exchange | None = None
+    on_attempt: Callable[[Any, Meter | None], object] = lambda *_: None
 
 
 _SCOPE: ContextVar[Scope] = ContextVar("rag_eval_otel_scope", default=Scope())  # noqa: B039
@@ -55,35 +54,10 @@ def scope(**changes: Any) -> Iterator[None]:
         _SCOPE.reset(token)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Exchange:
-    """One request to a judge or embedder, in a ``with`` block, of which a span may be made."""
-
-    scope: Scope = field(default_factory=current_scope)
-    began: int = field(default_factory=time.time_ns)
-    provider: str = ""
-    messages: Sequence[Mapping[str, str]] = ()
-    text: str = ""  # of the reply
-    finish: str | None = None
-    reply: object = None
-    error: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        _SCOPE.set(replace(self.scope, exchange=self))
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        _SCOPE.set(self.scope)
-        self.error = error
-        if self.scope.on_exchange is not None:
-            self.scope.on_exchange(self)
-
-
 def note(**fields: Any) -> None:
-    """Set ``fields`` of the `Exchange` that is under way, if there is one."""
-    exchange = _SCOPE.get().exchange
-    for name, value in fields.items() if exchange is not None else ():
-        setattr(exchange, name, value)
+    """Add ``fields``, such as the texts of the request that is under way, to its `Meter`."""
+    if meter := _SCOPE.get().meter:
+        meter.notes |= fields
 
 
 def deadline_after(seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> float:
@@ -125,6 +99,7 @@ class Meter:
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
         self.budget, self.model, self.size, self.part = budget, model, size, part
         self.usage = Usage()
+        self.notes: dict[str, Any] = {}  # about the last attempt
         self.error: BaseException | None = None
         self.is_closed = False
         self.assumed = 1  # attempts, if none is counted

@@ -131,16 +131,15 @@ class Handle:
         or if it is not among the last 1,000 traces with such a turn.
         """
         number = int(trace_id, 16) if isinstance(trace_id, str) else trace_id
-        return self._pipeline.scorer.explanations.of(number)
+        return "\n".join(self._pipeline.scorer.explanations.get(number, ())) or None
 
     def watch_canary(self, samples: Sequence[Sample], *, minutes: float = 60.0) -> Canary:
         """Score ``samples`` every ``minutes`` minutes, to detect a change of the judge.
 
-        The 1 to 64 samples are scored with the metrics and the judge of this handle. The scores of
-        the first five rounds are the baseline. The samples stay the same, so if their scores
-        change, the judge has changed. This is reported as an alarm for ``canary.<metric>`` with the
-        cause ``judge``, which drift alarms on live scores then also have. `shutdown` or
-        `Canary.stop` ends the rounds. Raises `ConfigError` if the option ``drift`` is off.
+        The scores of the 1 to 64 samples in the first five rounds are the baseline. If they change,
+        the judge has changed: an alarm for ``canary.<metric>`` has the cause ``judge``, and so have
+        drift alarms on live scores. `shutdown` or `Canary.stop` ends the rounds. Raises
+        `ConfigError` if the option ``drift`` is off.
         """
         pipeline = self._pipeline
         monitor = next((s.monitor for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
@@ -163,12 +162,11 @@ class Handle:
     def flush(self, timeout: float = 30.0) -> bool:
         """Read the spans and runs that have ended, wait for their scores, and export the spans.
 
-        Backends get the scores that they do not have yet. Return False if ``timeout`` seconds
-        passed before all scores came and the backends took them, or if a span processor reports a
-        failed flush. If the scores of a span are missing after half of ``timeout`` (5 s at most),
-        it is exported without scores, with the status ``flushed``; they still go to events and
-        metrics. True does not mean that a server has the spans: the SDK's processors return True
-        even if their exporter fails or drops spans, which it logs.
+        Backends get the scores that they do not have yet. Return False if ``timeout`` seconds were
+        not enough, or if a span processor reports a failed flush. A span without scores after half
+        of ``timeout`` (5 s at most) is exported with the status ``flushed``; its scores go to
+        events and metrics. True does not mean that a server has the spans: the SDK's processors
+        return True even if their exporter fails or drops spans, which it logs.
         """
         return self._pipeline.flush(timeout)
 
@@ -204,10 +202,9 @@ class RagEvalSpanProcessor(SpanProcessor):
         exporter = BatchSpanProcessor(OTLPSpanExporter())
         provider.add_span_processor(RagEvalSpanProcessor(exporter, judge="openai/gpt-5-mini"))
 
-    A turn is one question of a user and its answer. The span of a turn is held until the turn is
-    scored, for at most ``hold_seconds``. Then a copy with the scores goes to ``next_processor``, in
-    the context in which the span ended. Every span is passed on exactly once. Add this processor in
-    place of ``next_processor``, not beside it, and only once to a provider.
+    The span of a turn is held until the turn is scored, for at most ``hold_seconds``. Then a copy
+    with the scores goes to ``next_processor``, in the context in which the span ended. Add this
+    processor in place of ``next_processor``, not beside it, and only once to a provider.
 
     The processor takes the options of `Config`, or a whole ``config``; other options are read from
     the environment. Invalid ones raise `ConfigError`. The attribute ``handle`` is its `Handle`.

@@ -40,7 +40,6 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores, copied
 from rag_eval_otel.export.carrier import Carrier
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
-from rag_eval_otel.live.judge_spans import JudgeSpans
 from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
 from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
@@ -121,18 +120,14 @@ class Pipeline:
             on_omitted=instruments.omitted,
             has_logs=lambda: not is_stand_in(self.logger_provider),
         )
-        version, schema = semconv.VERSION, semconv.GEN_AI_SCHEMA_URL
-        tracer = provider.get_tracer(semconv.SCOPE, version, schema_url=schema)
+        tracer, of_judge = (
+            provider.get_tracer(scope, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL)
+            for scope in (semconv.SCOPE, semconv.JUDGE_SCOPE)
+        )
         self._writer = SpanWriter(tracer=tracer, config=config, redactor=redact)
         self._carrier = Carrier(tracer=tracer, scores=self._scores)
         self.scorer.feedback.on_late = self._write_late_feedback
-        if config.judge_spans:
-            self.scorer.judge_spans = JudgeSpans(
-                tracer=provider.get_tracer(semconv.JUDGE_SCOPE, version, schema_url=schema),
-                prices=self.scorer.measurements[0].prices,
-                with_texts=config.export_content == "all",
-                edge=self.edge("judge_spans"),
-            ).write
+        self.scorer.judge_tracer = of_judge if config.judge_spans else None
         self._tree_edge, self._end_edge = self.edge("callback"), self.edge("on_end")
         self._read_edge, self.release_edge = self.edge("reading"), self.edge("release")
         self._sweeping = threading.RLock()
@@ -336,7 +331,9 @@ class Pipeline:
         if root.status is not None and tree.root.id in spans:
             with self._tree_edge:
                 span = spans[tree.root.id]
-                self.scorer.explanations.rename(tree.root.id, span.get_span_context().trace_id)
+                explanations, number = self.scorer.explanations, span.get_span_context().trace_id
+                texts = (*explanations.get(number, ()), *explanations.pop(tree.root.id, ()))
+                explanations[number] = texts
                 self._scores.write(span, root)
         runs = [run for run in tree.runs if run.id in spans]
         runs.sort(key=lambda run: (run.end or tree.root.end or 0, -run.start))

@@ -125,11 +125,9 @@ def record_feedback(
     ``name`` says who gave the feedback. ``comment`` is redacted by the function of the option
     ``redact``, and exported.
 
-    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and backends. If
-    bad feedback (below 0.5) comes before the trace of its turn has ended, the turn is evaluated,
-    unless ``sample_rate`` is 0 or a sampling rule says otherwise. The call does no I/O. A wrong
-    argument raises `TypeError` or `ValueError` under pytest and with ``RAG_EVAL_RAISE_ERRORS=on``;
-    otherwise the error is only logged and counted.
+    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and backends.
+    The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
+    ``RAG_EVAL_RAISE_ERRORS=on``; otherwise the error is only logged and counted.
     """
     with _edge("feedback", raise_errors=raises_errors()):
         number = _checked(score, name, comment=comment)
@@ -354,14 +352,6 @@ class FeedbackIntake:
                 joined = early if known is None else self._add(known, early)
                 if not is_passed:
                     self.pass_on(joined)
-
-    def facts(self, span: SpanContext) -> dict[str, Any]:
-        """Return the span attributes of feedback that came before its turn was sampled."""
-        known = self._turns.get((span.trace_id, span.span_id))
-        early = [feedback for feedback, _ in self._early.get(span.trace_id, ())]
-        said = (*early, *(known.said if known is not None else ()))
-        worst_last = sorted(said, key=lambda feedback: -feedback.score)
-        return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
 
     def of(self, span: SpanRef) -> tuple[Feedback, ...]:
         if not span.span_id:

@@ -27,10 +27,12 @@ from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evalu
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
 from rag_eval_otel.judge.lexical import evades
+from rag_eval_otel.judge.limits import Attempt
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
-from rag_eval_otel.judge.usage import Exchange, scope, title_of
+from rag_eval_otel.judge.usage import Meter, scope, title_of
 from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.live.explain import Explanations
+from rag_eval_otel.live.judge_spans import write_judge_span
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.log import cause_of
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
@@ -54,7 +56,7 @@ from rag_eval_otel.types import (
 from rag_eval_otel.untrusted import function_of, redactor
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import SpanContext, Tracer
 
 _COMMON: Final = re.compile(r"Runnable|haystack\.pipeline")  # names of all chains of a framework
 _MOST_NAMES, _NAME_LENGTH = 1000, 200  # that are remembered; characters
@@ -70,7 +72,6 @@ class Admission:
     limits: Iterable[Limit] = ()
     has_cascade: bool = False
     clock: Callable[[], float] = time.monotonic
-    share: float = 1.0  # of the limits
 
     def __post_init__(self) -> None:
         self._windows = [(a.amount, SlidingWindow(a.seconds, cells=60_000)) for a in self.limits]
@@ -101,7 +102,7 @@ class Admission:
     def is_over_budget(self) -> bool:
         """Return True if a limit of turns is reached; otherwise count one turn."""
         now = self.clock() if self._windows else 0.0
-        if any(window.sum(now) >= amount * self.share for amount, window in self._windows):
+        if any(window.sum(now) >= amount for amount, window in self._windows):
             return True
         for _, window in self._windows:
             window.add(now, 1)
@@ -128,14 +129,6 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
     ):
         facts[name] = tuple(v for each in names for v in bare.get(each, ()) if v is not None)
     facts["error"] = (any(step.error is not None for step in steps),)
-    feedback = [
-        value
-        for name, recorded in values.items()
-        if name.startswith(semconv.FEEDBACK_PREFIX) and name.endswith(semconv.LEAF_LABEL)
-        for value in recorded
-    ]
-    if feedback:
-        facts["feedback"] = ("bad" if "fail" in feedback else "good",)
     return facts
 
 
@@ -193,7 +186,7 @@ class TurnScorer:
             limits=[limit for limit in config.limits if limit.unit == TURNS],
             has_cascade=config.cascade is not None,
         )
-        self.judge_spans: Callable[[SpanContext, Exchange], object] | None = None
+        self.judge_tracer: Tracer | None = None  # of the option ``judge_spans``
         self._on_sample = function_of("a Sample", config.on_sample, option="on_sample")
         self.explanations = Explanations()
         self._recent = RecentTurns()
@@ -204,12 +197,6 @@ class TurnScorer:
         self._edge_of = cache(lambda sink: Edge("sink", on_error, raises, part=sink))
         self._log = LimitedLog()
         self._is_closed = False
-
-    def divide_budget(self, share: float) -> None:
-        """Use only ``share`` of the budget, because other workers use the rest."""
-        self.admission.share = share
-        if self._budget is not None:
-            self._budget.divide(share)
 
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
         self.instruments.turn("skipped", reason, turns=turns)
@@ -226,7 +213,7 @@ class TurnScorer:
         if reason is None:
             return {}
         root = next((step for step in steps if step.parent is None), steps[0])
-        self.explanations.add(trace_id, reason, name=root.name, steps=steps)
+        self.explanations.add(trace_id, reason, root.name, steps)
         recorded = [step for step in steps if step.recorded and reason == "no_retrieval"]
         if reason != "no_retrieval" or recorded:
             self.instruments.found()
@@ -337,11 +324,8 @@ class TurnScorer:
         if self._on_sample is not None:
             with self._edge_of("on_sample"):
                 self._on_sample(sample)
-        write = None
-        if self.judge_spans is not None and job.span.is_valid:
-            write = partial(self.judge_spans, job.span)
         try:
-            with scope(on_exchange=write):
+            with scope(on_attempt=partial(self._write_judge_span, job.span)):
                 evaluation = await self._measured(sample, job.sampling or Sampling(), job.trace_id)
         except RedactionError as error:
             self._log.write("redact", "%s", error)
@@ -361,6 +345,13 @@ class TurnScorer:
         )
         offline = evaluation.offline
         return located(evaluation, offline=None if offline is None else located(offline))
+
+    def _write_judge_span(self, parent: SpanContext, attempt: Attempt, meter: Meter | None) -> None:
+        tracer, prices = self.judge_tracer, self._measurement.prices
+        shows = self._config.export_content == "all"
+        if tracer and parent.is_valid and meter and meter.part == "judge":
+            with self._edge_of("judge_spans"):
+                write_judge_span(parent, attempt, meter, tracer=tracer, prices=prices, shows=shows)
 
     async def _measured(
         self, sample: Sample, chosen: Sampling, trace_id: int
@@ -443,10 +434,8 @@ class TurnJob:
         feedback = self.scorer.feedback
         if self.runs:
             feedback.note(self.span, runs=self.runs)
-        sampling = self.scorer.admission.draw(
-            self.trace_id,
-            lambda: facts_of(self.turn, [*self.attributes(), feedback.facts(self.span)]),
-        )
+        facts = lambda: facts_of(self.turn, self.attributes())  # noqa: E731
+        sampling = self.scorer.admission.draw(self.trace_id, facts)
         feedback.note(self.span)
         if isinstance(sampling, Sampling):
             self.sampling = sampling
@@ -464,8 +453,7 @@ class TurnJob:
     def explain(self, reason: SkipReason) -> None:
         turn, trace_id = self.turn, self.span.trace_id or self.trace_id
         steps = (*turn.path, *turn.calls, *turn.retrievers)
-        explanations = self.scorer.explanations
-        explanations.add(trace_id, reason, name=turn.anchor.name, steps=steps, rule=self.rule)
+        self.scorer.explanations.add(trace_id, reason, turn.anchor.name, steps, self.rule)
 
     async def run(self) -> None:
         self.release(await self.scorer.score(self))

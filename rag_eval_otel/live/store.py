@@ -152,7 +152,8 @@ class Store:
                 self.open_spans.ended.append(span)
                 return Taken()
             trace = self._trace_of(context.trace_id)
-            if is_new and view.parent_id is not None and self._has_ended(view.parent_id):
+            early = reversed(self.open_spans.ended.copy()) if is_new and view.parent_id else ()
+            if any(each.context.span_id == view.parent_id for each in islice(early, _RECENT)):
                 self._add_early()
             anchoring = self._add(trace, view, kind)
             evicted = self._evict(trace)
@@ -339,10 +340,6 @@ class Store:
             self._add_early()
             self._logs.clear()
             return self._finish(self.traces.values())
-
-    def _has_ended(self, span_id: int) -> bool:
-        recent = islice(reversed(self.open_spans.ended.copy()), _RECENT)
-        return any(span.context.span_id == span_id for span in recent)
 
     def _add_early(self) -> None:
         """Add to each trace those of its spans that ended before RAG was found."""

@@ -32,7 +32,7 @@ def trace_of(app: App, attributes: dict[str, Any], search: dict[str, Any] | None
         (
             {**answered(1), "input.value": "__REDACTED__"},
             None,
-            ["redacted: ", "Missing: input (redacted), input of the chain 'chain' ("],
+            ["redacted: ", "Missing: input (redacted) of the chain 'chain' ("],
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_only_the_last_traces_are_kept() -> None:
     """Memory is bounded, by traces and by turns of each."""
     explanations = Explanations()
     for trace in [*range(1001), *[1000] * 30]:
-        explanations.add(trace, "no_question", name=f"turn {trace}")
-    assert explanations.of(0) is None
-    assert str(explanations.of(1)).startswith("'turn 1' is skipped, no_question: ")
-    assert str(explanations.of(1000)).count("\n") == 19
+        explanations.add(trace, "no_question", f"turn {trace}", ())
+    assert 0 not in explanations
+    assert explanations[1][0].startswith("'turn 1' is skipped, no_question: ")
+    assert len(explanations[1000]) == 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -169,11 +169,8 @@ def test_no_one_reads_them_as_a_turn() -> None:
 def test_an_error_while_a_span_is_made_costs_no_score() -> None:
     """It is counted as an internal error, and the evaluation goes on."""
     with attached(judge_spans=True, raise_errors=False) as app:
-        write = app.pipeline.scorer.judge_spans
-        assert write is not None
-        owner: Any = write.__self__  # type: ignore[attr-defined]
-        object.__setattr__(owner, "tracer", None)
+        app.pipeline.scorer.judge_tracer = cast("Any", object())
         app.turn()
         assert app.handle.flush(60)
         assert app.counted() == {SCORED: 1}
-        assert app.counted_by("rag.evaluation.internal_errors", "place") == {"judge_spans": 2}
+        assert app.counted_by("rag.evaluation.internal_errors", "place") == {"sink": 2}

@@ -101,16 +101,14 @@ def test_a_rate_of_zero_is_off_after_errors_too() -> None:
 
 
 def test_facts_about_a_turn() -> None:
-    """Rules see attributes, metadata, the route, the models, failed steps and feedback."""
+    """Rules see attributes, metadata, the route, the models and failed steps."""
     found = turn()
     root = replace(found.path[0], metadata={"tenant": "acme", "ls_model_name": "gpt-x"})
     found = replace(found, path=(root,))
     assert facts_of(found, [])["error"] == (False,)
-    assert "feedback" not in facts_of(found, [{"rag.feedback.user.score": 0}])
     found = replace(found, retrievers=(replace(found.retrievers[0], error="Timeout"),))
     attributes: list[Mapping[str, Any]] = [
         {"gen_ai.request.model": "o3", "rag.feedback.user.label": "fail"},
-        {"rag.feedback.expert.label": "pass"},
         {"http.route": "/chat/{id}", "url.path": "/chat/7"},
     ]
     facts = facts_of(found, attributes)
@@ -119,8 +117,7 @@ def test_facts_about_a_turn() -> None:
     assert facts["route"] == ("/chat/{id}", "/chat/7")
     assert facts["model"] == ("o3", "gpt-x")
     assert facts["error"] == (True,)
-    assert facts["feedback"] == ("bad",)
-    assert facts_of(found, attributes[1:])["feedback"] == ("good",)
+    assert facts["rag.feedback.user.label"] == ["fail"]
 
 
 @SOURCES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from rag_eval_otel import semconv
@@ -61,7 +61,6 @@ UNMARKED_SCOPES: Final = frozenset[str]().union(
     *(convention.scopes for convention in CONVENTIONS if not convention.marks)
 )
 LOG_EVENTS: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.log_events)
-_RECORDED: Final = frozenset(native.PARTS)
 _NAME_PREFIXES: Final = tuple(c.name_prefix for c in CONVENTIONS if c.name_prefix)
 _METADATA_PREFIXES: Final = tuple(prefix for c in CONVENTIONS for prefix in c.metadata_prefixes)
 _OUTPUTS: Final = tuple(dict.fromkeys(c.output for c in CONVENTIONS if c.output))
@@ -104,12 +103,7 @@ def kind_of(view: Span) -> Kind:
 
 
 def recorded_on(view: Span) -> frozenset[Part]:
-    return _parts(_RECORDED.intersection(view.attributes))
-
-
-@cache
-def _parts(names: frozenset[str]) -> frozenset[Part]:
-    return frozenset(native.PARTS[name] for name in names)
+    return frozenset(native.PARTS[name] for name in native.PARTS.keys() & view.attributes)
 
 
 def is_instrumentation(scope: str) -> bool:
