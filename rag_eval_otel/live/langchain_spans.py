@@ -83,8 +83,9 @@ class SpanWriter:
         context, operation = run.tree.context, operation_of(run)
         requested = _request(run) if run.kind == "llm" else {}
         model = _text(requested.get(semconv.GEN_AI_REQUEST_MODEL))
+        is_workflow = operation == semconv.OPERATION_INVOKE_WORKFLOW
         named = {"llm": model, "retriever": None}
-        target = named.get(run.kind, _own_name(run) if operation else run.name)
+        target = named.get(run.kind, _own_name(run) if is_workflow else run.name)
         name = " ".join(str(part) for part in (operation, target) if part) or run.name
         attributes: Attributes = {}
         if self.config.export_content == "all" and step is not None:
