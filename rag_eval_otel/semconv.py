@@ -17,8 +17,6 @@ GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
 TOKEN_TYPE: Final = "token_type"  # noqa: S105  # a name, not a secret
 ERROR_TYPE: Final = "error.type"
 
-# Texts of users: written only if the user turns this on.
-
 OPERATION_RETRIEVAL: Final = "retrieval"
 OPERATION_EXECUTE_TOOL: Final = "execute_tool"
 OPERATION_INVOKE_AGENT: Final = "invoke_agent"

@@ -57,10 +57,7 @@ _SEARCHES = (semconv.EVALUATION_SEARCHES, semconv.EVALUATION_REPEATED, semconv.E
 
 
 def score_attributes(
-    ending: Ending,
-    *,
-    explanations: bool = False,
-    form: ScoreAttributes = "both",
+    ending: Ending, *, explanations: bool = False, form: ScoreAttributes = "both"
 ) -> dict[str, AttributeValue]:
     """Return the span attributes with the status and scores in ``ending``."""
     return _fitting(_parts(ending, explanations=explanations, form=form))
