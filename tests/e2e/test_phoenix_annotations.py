@@ -33,7 +33,9 @@ def expected(turns: Mapping[str, Mapping[str, Any]]) -> Found:
     found: dict[str, Counter[tuple[Any, ...]]] = {}
     for span, turn in turns.items():
         attributes = turn["attributes"]
-        names = [name.split(".")[2] for name in attributes if name.endswith(".score")]
+        names = [
+            n.split(".")[2] for n in attributes if n.startswith("rag.") and n.endswith(".score")
+        ]
         scores = Counter(
             (
                 name,
@@ -66,7 +68,9 @@ def test_annotations_equal_the_scores(phoenix: Phoenix, proxy: Proxy, fault: Fau
     proxy.fault = fault
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"openinference.project.name={service}")
-        with fickle(phoenix, service, signals="traces", backends=["phoenix"]) as app:
+        with fickle(
+            phoenix, service, signals="traces", backends=["phoenix"], score_attributes="rag"
+        ) as app:
             app.run(TURNS - BAD_TURNS, GOOD)
             app.run(BAD_TURNS, BAD)
             assert app.handle.flush(PATIENCE)
@@ -87,7 +91,7 @@ def test_a_phoenix_that_is_not_there_blocks_nothing(
     """The spans leave, the shutdown takes its time, and the scores are counted."""
     (port,) = free_ports(1)
     monkeypatch.setenv("PHOENIX_ENDPOINT", f"http://127.0.0.1:{port}")
-    with attached(backends=["phoenix"], shutdown_seconds=5) as app:
+    with attached(backends=["phoenix"], score_attributes="rag", shutdown_seconds=5) as app:
         app.turn()
         eventually(lambda: "phoenix did not take scores" in caplog.text, "an attempt", PATIENCE)
         assert not app.handle.flush(2)
@@ -104,7 +108,7 @@ def test_a_wrong_key_is_told(
     with served(tmp_path, PHOENIX_ENABLE_AUTH="true", PHOENIX_SECRET=secret) as phoenix:
         monkeypatch.setenv("PHOENIX_ENDPOINT", phoenix.http)
         monkeypatch.setenv("PHOENIX_API_KEY", "the-wrong-key")
-        with attached(backends=["phoenix"], shutdown_seconds=5) as app:
+        with attached(backends=["phoenix"], score_attributes="rag", shutdown_seconds=5) as app:
             app.turn()
             assert app.handle.flush(PATIENCE)
             assert set(outcomes(app)) == {"unauthorized"}

@@ -68,7 +68,12 @@ def test_fault_26_a_metric_raises_hangs_or_returns_another_type(
         drain(app)
         row.check(app, turns=8, spans=24, secrets=["founded by Ada"])
         spans = [span.attributes or {} for span in app.exported() if span.name == "chain"]
-    names = {key.split(".")[2] for span in spans for key in span if key.endswith(".score")}
+    names = {
+        key.split(".")[2]
+        for span in spans
+        for key in span
+        if key[:4] == "rag." and key[-6:] == ".score"
+    }
     reasons = {span.get(f"rag.evaluation.{bad.__name__}.reason") for span in spans}
     assert names == {"context_relevance"}
     assert len(reasons - {None}) == 1

@@ -311,7 +311,7 @@ def expected(app: App) -> Counter[tuple[int | None, str, float | None]]:
         if "rag.evaluation.label" in attributes:
             found[span.context.span_id, "rag.evaluation", None] += 1
         for name, value in attributes.items():
-            if name.endswith(".score"):
+            if name.startswith("rag.") and name.endswith(".score"):
                 found[span.context.span_id, name.split(".")[2], value] += 1
     return found
 
