@@ -87,7 +87,8 @@ def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]
 
 def why_none(steps: Sequence[Step]) -> SkipReason | None:
     """Return why a trace with these ``steps`` has nothing to score, or None if it has no RAG."""
-    steps = StepTree(steps).steps
+    tree = StepTree(steps)
+    steps = tree.steps
     kinds = {step.kind for step in steps}
     may_be_turn = kinds & {"llm", *RETRIEVALS}
     if may_be_turn and any(f.error is not None and f.parent is None for f in steps):
@@ -97,7 +98,6 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
         if kinds & RETRIEVALS or "documents" in said:
             return "no_answer"
         return "no_retrieval" if said else None
-    tree = StepTree(steps)
     if not find_retrievals(tree):
         failed = any(f.kind in RETRIEVALS and f.error is not None for f in steps)
         return "error" if failed else "no_retrieval"
@@ -369,13 +369,11 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
         text = next((text for text in texts if text is not None), None)
         block = block_in(generator.prompt) if text is None else Block(text=text)
     found = block.passages(count) if block is not None else None
-    if not found:  # the end of each document is not known
+    known = (p.text for one in turn.retrievers if one.lacks_texts for p in one.documents or ())
+    # Either the end of each document is not known, or other texts were retrieved.
+    if not found or not {bare(passage.text) for passage in found}.issuperset(map(bare, known)):
         said = block is not None or any(one.output for one in turn.retrievers)
         raise Refused(reason="ambiguous" if said else "no_contexts")
-    seen = {bare(passage.text) for passage in found}
-    known = (p.text for one in turn.retrievers if one.lacks_texts for p in one.documents or ())
-    if not seen.issuperset(map(bare, known)):  # the block has other texts than were retrieved
-        raise Refused(reason="ambiguous")
     return found
 
 

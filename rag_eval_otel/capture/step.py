@@ -133,7 +133,7 @@ Found: TypeAlias = "Any"  # plain data, or a `Lost`, or None for a missing value
 _ANSWERS_LATER = re.compile("llama_?index")  # spans of LlamaIndex may end before the answer
 _CHOICES = frozenset({"choices", "generations", "replies"})  # alternatives: the first is read
 _SPEAKERS = ("user", "assistant")
-HOSTED: Final = {"recorded": frozenset({"documents"}), "contexts_source": "tool"}
+HOSTED: Final[Mapping[str, Any]] = {"recorded": frozenset({"documents"}), "contexts_source": "tool"}
 _REPLY_KEYS = "message generations choices replies messages output answer text".split()
 
 

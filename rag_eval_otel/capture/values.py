@@ -227,7 +227,8 @@ def _hosted(blocks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     names = {str(at(block, "id")): block["name"] for block in blocks if at(block, "name")}
     for block in filter(_is_hosted, blocks):
         data = read(block.get("server_tool_call_response", block))
-        name = f"{_type_of(block)} {at(data, 'type')} {names.get(str(_call_id(block)))}"
+        kinds = (at(block, "generic_type"), at(block, "type"), at(data, "type"))
+        name = " ".join(map(str, filter(None, (*kinds, names.get(str(_call_id(block)))))))
         if "search" in name or "retriev" in name:
             yield name, data if at(data, "response") is None else data["response"]
 
@@ -254,13 +255,9 @@ def _is_result(block: object) -> bool:
 
 def _is_hosted(block: object) -> bool:
     """Return True if ``block`` is the result of a tool of the model's provider, or of a search."""
-    kind = _type_of(block)
+    kind = f"{at(block, 'generic_type')} {at(block, 'type')}"
     has_data = any(at(block, key) for key in ("content", "results", "response", "text"))
-    return kind == "server_tool_call_response" or ("search" in kind and has_data)
-
-
-def _type_of(block: object) -> str:
-    return str(at(block, "generic_type") or at(block, "type"))
+    return "server_tool_call_response" in kind or ("search" in kind and has_data)
 
 
 def _is_call(block: object) -> bool:

@@ -639,12 +639,3 @@ def test_every_convention_is_tried() -> None:
 def test_recordings() -> None:
     """The spans of recorded applications are read as they were."""
     assert misread() == []
-
-
-@pytest.mark.slow
-def test_the_kind_of_recorded_spans() -> None:
-    """The kind that the application's thread sees is the kind that reading the span gives."""
-    for view in (view for path in PATHS for view in load_recording(path).spans):
-        step = read(view)
-        assert step.kind == kind_of(view)
-        assert (convention_of(view) is None) == (kind_of(view) == "other")

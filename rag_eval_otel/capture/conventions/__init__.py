@@ -113,7 +113,7 @@ def is_instrumentation(scope: str) -> bool:
 
 def is_exported_late(view: Span) -> bool:
     """Return True if child spans of ``view`` may be exported long after the end of ``view``."""
-    return platforms.LATE in view.attributes
+    return "langsmith.span.kind" in view.attributes
 
 
 def output_on(view: Span) -> str:

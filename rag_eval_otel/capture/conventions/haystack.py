@@ -63,7 +63,7 @@ def _to_step(view: Span, of: Kind) -> Step:
         return build.llm(view, messages=inputs, reply=outputs)
     if of == "tool":
         name = view.attributes.get("haystack.tool.name")
-        return build.tool(view, inputs=inputs, outputs=_only_tool(outputs), name=name)
+        return build.tool(view, inputs=inputs, outputs=outputs, name=name)
     if "haystack.pipeline.input_data" in view.attributes:
         inputs = query_of(_value(view, "haystack.pipeline.input_data"))
         outputs = answer_of_components(_value(view, "haystack.pipeline.output_data"))
@@ -82,13 +82,6 @@ def _windows_in(outputs: Any) -> tuple[Passage, ...]:
     windows = outputs.get("context_windows") if isinstance(outputs, Mapping) else None
     texts = windows if isinstance(windows, list) else []
     return tuple(Passage(text=text) for text in texts if isinstance(text, str))
-
-
-def _only_tool(outputs: Any) -> Any:
-    messages = outputs.get("tool_messages") if isinstance(outputs, Mapping) else None
-    if isinstance(messages, list):
-        return messages[0] if len(messages) == 1 else None
-    return outputs
 
 
 def query_of(inputs: Any) -> Any:
@@ -186,7 +179,7 @@ def _openinference_step(view: Span, of: Kind) -> Step:
     if of in RETRIEVALS:
         return build.retrieval(view, inputs=inputs, documents=_documents(outputs), kind=of)
     if of == "tool":
-        return build.tool(view, inputs=inputs, outputs=_only_tool(outputs))
+        return build.tool(view, inputs=inputs, outputs=outputs)
     if isinstance(inputs, Mapping) and set(inputs) <= {"data", "include_outputs_from"}:
         inputs, outputs = query_of(inputs), answer_of_components(outputs)
     step = build.chain(view, of, inputs=inputs, outputs=_answers(outputs))

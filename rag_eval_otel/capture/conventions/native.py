@@ -10,7 +10,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.documents import distinct, passages_in
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import Part, Step, history_in
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, is_marker, read
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, read
 from rag_eval_otel.types import Message, Passage
 
 PARTS: Final[Mapping[str, Part]] = {  # what the application records in each attribute
@@ -59,13 +59,8 @@ def _history(view: Span) -> tuple[Message, ...] | None:
 
 def _text(view: Span, name: str) -> str | Lost | None:
     text = view.attributes.get(name)
-    return _whole(text, view.value_limit) if isinstance(text, str) and text.strip() else None
-
-
-def _whole(text: str, limit: int | None) -> str | Lost:
-    if is_marker(text):
-        return HIDDEN
-    return CUT if limit is not None and len(text) >= limit else text
+    is_text = isinstance(text, str) and bool(text.strip())
+    return read(text, limit=view.value_limit, opening="") if is_text else None
 
 
 def _contexts(view: Span, events: Sequence[Mapping[str, Any]]) -> tuple[Passage, ...] | Lost | None:
@@ -73,27 +68,19 @@ def _contexts(view: Span, events: Sequence[Mapping[str, Any]]) -> tuple[Passage,
     if semconv.RETRIEVAL_RECORDED in view.attributes and (view.dropped_events or not events):
         return CUT  # a dropped event may have held documents
     lists = [_listed(event.get(semconv.RETRIEVAL_DOCUMENTS), view) for event in events]
-    lists = [CUT if passages is None else passages for passages in lists]
-    if semconv.CONTEXTS in view.attributes:
-        lists.insert(0, _listed(view.attributes[semconv.CONTEXTS], view))
+    first = _listed(view.attributes.get(semconv.CONTEXTS), view)
     known: list[Passage] = []
-    for passages in lists:
-        if isinstance(passages, Lost):
-            return passages
-        known += passages or ()
-    is_known = any(passages is not None for passages in lists)
-    return distinct(known) if is_known else None
+    for passages in (*(() if first is None else (first,)), *lists):
+        if passages is None or isinstance(passages, Lost):
+            return passages or CUT
+        known += passages
+    return distinct(known) if events or first is not None else None
 
 
 def _listed(data: Any, view: Span) -> tuple[Passage, ...] | Lost | None:
-    if isinstance(data, str):
-        data = read(data, limit=view.value_limit)
-        passages = data if isinstance(data, Lost) else passages_in(data)
-    elif isinstance(data, Sequence):
-        passages = tuple(Passage(text=str(text)) for text in data)
-    else:
-        return None
-    if isinstance(passages, Lost) or passages is None:
-        return passages
-    texts = [_whole(passage.text, view.value_limit) for passage in passages]
+    data = read(data, limit=view.value_limit) if isinstance(data, str) else data
+    if isinstance(data, Lost) or data is None:
+        return data
+    passages = passages_in(data)
+    texts = [read(one.text, limit=view.value_limit, opening="") for one in passages or ()]
     return next((text for text in texts if isinstance(text, Lost)), passages)

@@ -140,8 +140,7 @@ def _llm(view: Span, outputs: Any) -> Step:
     if view.scope == DSPY or (call.output or "").startswith("[[ ## "):
         call = _named_fields(call)
     if documents:
-        parts: Mapping[str, Any] = {"documents": documents, **build.HOSTED}
-        call = replace(call, **parts)
+        return replace(call, documents=documents, **build.HOSTED)
     return call
 
 

@@ -51,7 +51,6 @@ def _platform(
     return Convention(name=name, kind=kind, to_step=to_step, marks=marks, output=output, **more)
 
 
-LATE: Final = "langsmith.span.kind"  # on spans that are exported long after their end
 _SAME: Final[Mapping[str, Kind]] = {n.lower(): kind for n, kind in openinference.KINDS.items()}
 
 CONVENTIONS: Final = (
@@ -68,7 +67,7 @@ CONVENTIONS: Final = (
     ),
     _platform(
         "langsmith",
-        mark=LATE,
+        mark="langsmith.span.kind",
         kinds=_SAME,
         inputs="gen_ai.prompt",
         outputs="gen_ai.completion",

@@ -8,7 +8,6 @@ from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import Span, value
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.types import Passage
 
 _RESULT = "db.query.result"  # an event
 _QUERY = "db.vector.query.content"
@@ -21,13 +20,8 @@ def _kind(view: Span) -> Kind | None:
 
 def _to_step(view: Span, _: Kind) -> Step:
     results = [attributes for name, attributes in view.events if name == _RESULT]
-    passages = tuple(
-        Passage(text=text, id=None if name is None else str(name))
-        for text, name in ((r.get(f"{_RESULT}.document"), r.get(f"{_RESULT}.id")) for r in results)
-        if isinstance(text, str)
-    )
-    documents = passages if results and len(passages) == len(results) else None
-    return build.retrieval(view, inputs=value(view, _QUERY), documents=documents)
+    found = [{"text": r.get(f"{_RESULT}.document"), "id": r.get(f"{_RESULT}.id")} for r in results]
+    return build.retrieval(view, inputs=value(view, _QUERY), documents=found or None)
 
 
 CONVENTION: Final = Convention(
