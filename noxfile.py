@@ -60,7 +60,7 @@ os.environ["PATH"] = os.pathsep.join(
 # Settings of the machine's own telemetry, keys and proxy are not those of the tests.
 OF_THE_MACHINE = (
     *("LANGCHAIN_", "LANGFUSE_", "LANGSMITH_", "MLFLOW_", "OPENAI_"),
-    *("OPIK_", "OTEL_", "PHOENIX_", "RAG_"),
+    *("OTEL_", "PHOENIX_", "RAG_"),
 )
 for name in [name for name in os.environ if name.startswith(OF_THE_MACHINE)]:
     del os.environ[name]
@@ -361,9 +361,8 @@ def mlflow(session: nox.Session) -> None:
 
 @nox.session
 def backends(session: nox.Session) -> None:
-    """Record what the clients of LangSmith, Langfuse and Opik send for scores."""
-    session.env["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else Opik's litellm asks the network
-    test_beside(session, "langsmith", "langfuse>=5", "opik>=2")
+    """Record what the client of Langfuse sends for scores."""
+    test_beside(session, "langfuse>=5")
 
 
 @nox.session

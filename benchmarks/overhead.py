@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Span, Tracer, set_span_in_context
 
-from rag_eval_otel import Handle, instrument
+from rag_eval_otel import Handle, RagEvalSpanProcessor, instrument
 
 REPETITIONS = 41
 PACED = 25  # traces with pauses in each repetition
@@ -162,12 +162,11 @@ def own_calls(before_end: Callable[[Span], object]) -> float:
         for span in spans:
             before_end(span)
             span.end()
-        handle = instrument(
-            wrap=SpanProcessor(), judge=NullJudge(), embedder=NullEmbedder(), max_held=SPANS
+        processor = RagEvalSpanProcessor(
+            SpanProcessor(), judge=NullJudge(), embedder=NullEmbedder(), max_held=SPANS
         )
-        assert handle.processor is not None
-        found.append(_cpu_of(handle.processor, spans) - _cpu_of(SpanProcessor(), spans))
-        handle.shutdown(0.0)
+        found.append(_cpu_of(processor, spans) - _cpu_of(SpanProcessor(), spans))
+        processor.handle.shutdown(0.0)
     return median(found) / SPANS * 1e6
 
 

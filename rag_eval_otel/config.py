@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -27,7 +27,7 @@ from typing import (
 )
 from urllib.parse import urlsplit
 
-from rag_eval_otel.environment import DOCTOR, PREFIX, first_set, names_in, switch, variable
+from rag_eval_otel.environment import first_set, names_in, switch, variable
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.prices import load_prices
@@ -40,9 +40,10 @@ from rag_eval_otel.types import (
     JudgeFunction,
     JudgeLike,
     MetricLike,
+    Sample,
     TextEmbeddings,
 )
-from rag_eval_otel.untrusted import Redaction, redactor
+from rag_eval_otel.untrusted import Redaction, function_of, redactor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 Spans = Literal["essential", "all", "none"]
 ExportContent = Literal["foreign", "all", "none"]
 ScoreEvents = Literal["log", "span", "both"]
+ScoreAttributes = Literal["both", "openinference", "rag"]
 
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _OPENAI: Final = "https://api.openai.com/v1"
@@ -112,7 +114,7 @@ class Config:
 
     # Limits
     hold_seconds: Annotated[float, (0, 3600)] = 10.0
-    """Seconds that a span waits for its scores. Later scores go to events and metrics only."""
+    """Seconds that a span waits for its scores. Later scores go to a span of their own."""
     max_held: Annotated[int, (1, 1_000_000)] = 1024
     """The most spans that wait for scores, and 64 KiB of text for each of them on average.
 
@@ -148,6 +150,12 @@ class Config:
 
     Without a logger provider, they are on the span in any case.
     """
+    judge_spans: bool = False
+    """Whether each request to the judge is a span below the span of its turn."""
+    on_sample: Callable[[Sample], object] | str | None = None
+    """A function that gets each captured sample before scoring, or ``package.module:function``."""
+    score_attributes: ScoreAttributes = "both"
+    """Names of the scores on spans: ``rag.evaluation.*``, those of ``openinference``, or both."""
     redact: Redaction | str | None = None
     """A function that takes private parts out of a text, or ``package.module:function``."""
     metadata_keys: Sequence[str] = ()
@@ -162,6 +170,7 @@ class Config:
             value: object = read(getattr(self, name), where=_shown(name))
             object.__setattr__(self, name, value)
         redactor(self.redact)
+        function_of("a Sample", self.on_sample, option="on_sample")
         check_model("judge", self.judge, shown=_shown("judge"))
         check_model("embedder", self.embedder, shown=_shown("embedder"))
         if self.cascade is not None:
@@ -221,10 +230,6 @@ class Config:
             chosen["embedder"] = _embedder_for(chosen.get("judge"), environ)
         for name in chosen.keys() - _HINTS.keys():
             raise ConfigError(f"there is no option {name!r}{_meant(name, list(_HINTS))}")
-        known = [DOCTOR, *map(variable, _HINTS)]
-        for name in environ:
-            if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
-                log.warning("%s is no variable of this library%s", name, meant)
         return cls(**chosen)
 
 
@@ -256,6 +261,9 @@ class ConfigOptions(TypedDict, total=False):
     export_content: ExportContent
     contexts_from_prompt: bool
     score_events: ScoreEvents
+    judge_spans: bool
+    on_sample: Callable[[Sample], object] | str | None
+    score_attributes: ScoreAttributes
     redact: Redaction | str | None
     metadata_keys: Sequence[str]
     raise_errors: bool
@@ -338,12 +346,8 @@ def _embedder_for(judge: object, environ: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=64)
 def _warn_of_hashing(judge: str) -> None:
-    log.warning(
-        "no embedder is named beside the judge %s: the offline one (hashing) is used; name another"
-        " with embedder=... or %s",
-        judge,
-        variable("embedder"),
-    )
+    text = "no embedder is named beside the judge %s: the offline one (hashing) is used; see %s"
+    log.warning(text, judge, variable("embedder"))
 
 
 # The option `budget`
@@ -384,16 +388,7 @@ class Limit:
 def limits_of(text: object, *, where: str) -> tuple[Limit, ...]:
     if text is None:
         return ()
-    limits = [_limit(part, where, text) for part in str(text).split(",")]
-    windows = [f"{limit.unit}/{limit.period}" for limit in limits]
-    twice = next((window for window in windows if windows.count(window) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{where} has two limits of {twice}; keep one of them")
-    currencies = sorted({limit.unit for limit in limits if limit.is_money})
-    if len(currencies) > 1:
-        msg = f"{where} names {' and '.join(currencies)}: prices are in one currency, so use it"
-        raise ConfigError(msg)
-    return tuple(limits)
+    return tuple(_limit(part, where, text) for part in str(text).split(","))
 
 
 def _limit(part: str, where: str, text: object) -> Limit:

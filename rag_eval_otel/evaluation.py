@@ -244,6 +244,7 @@ class Measurement:
             cost=cost(ledger.usage),
             currency=self.prices.currency,
             embedder=embedder if embeds else None,
+            computed=frozenset(m.name for m in self.metrics if not kinds_of(m)),
             label_metrics=self.labelling,
             messages=len(sample.history),
             is_rewritten=sample.query is not None,

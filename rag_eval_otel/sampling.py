@@ -14,7 +14,6 @@ from rag_eval_otel.errors import ConfigError
 Facts: TypeAlias = Mapping[str, Sequence[object]]
 """What rules can match: names such as ``route`` or ``http.route``, each with its values."""
 
-_SPECIAL: Final = frozenset({"error", "feedback"})
 _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
 
 
@@ -22,9 +21,9 @@ _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
 class SamplingRule:
     """Evaluate the fraction ``rate`` (0 to 1) of the turns to which all entries of ``match`` apply.
 
-    The keys of ``match`` are ``route``, ``model``, ``error``, ``feedback``, ``metadata.<name>`` or
-    names of span attributes. A text is a pattern, in which ``*`` stands for any characters. A list
-    applies if one of its values does.
+    The keys of ``match`` are ``route``, ``model``, ``error``, ``metadata.<name>`` or names of span
+    attributes. A text is a pattern, in which ``*`` stands for any characters. A list applies if one
+    of its values does.
     """
 
     match: Mapping[str, Any]
@@ -40,14 +39,13 @@ class SamplingRule:
 def probability_of(facts: Facts, rules: Iterable[SamplingRule], *, otherwise: float) -> float:
     """Return the probability of the first rule that applies, or ``otherwise``.
 
-    After an error or bad feedback it is 1, unless a rule that names ``error`` or ``feedback``
-    applies.
+    After an error it is 1, unless a rule that names ``error`` applies.
     """
-    special = facts.get("error") == (True,) or facts.get("feedback") == ("bad",)
+    has_failed = facts.get("error") == (True,)
     for rule in rules:
-        if rule.applies(facts) and not (special and rule.match.keys().isdisjoint(_SPECIAL)):
+        if rule.applies(facts) and ("error" in rule.match or not has_failed):
             return rule.rate
-    return 1.0 if special else otherwise
+    return 1.0 if has_failed else otherwise
 
 
 def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:

@@ -5,20 +5,29 @@ from __future__ import annotations
 from typing import Final
 
 # --- GenAI semantic conventions (standard, status Development) ------------------------------------
-GEN_AI_SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
+GEN_AI_SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai-dev/1.42.0-dev"
 GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
 GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
 GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
 GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
+GEN_AI_REQUEST: Final = "gen_ai.request."
+GEN_AI_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_USAGE_CACHE_READ: Final = "gen_ai.usage.cache_read.input_tokens"
+GEN_AI_USAGE_CACHE_WRITE: Final = "gen_ai.usage.cache_write.input_tokens"
+GEN_AI_USAGE_REASONING: Final = "gen_ai.usage.reasoning.output_tokens"
 GEN_AI_CONVERSATION_ID: Final = "gen_ai.conversation.id"
 GEN_AI_WORKFLOW_NAME: Final = "gen_ai.workflow.name"
 GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
 GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+GEN_AI_TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+GEN_AI_TOOL_TYPE: Final = "gen_ai.tool.type"
+GEN_AI_TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
 GEN_AI_TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105  # a name, not a secret
 ERROR_TYPE: Final = "error.type"
+HTTP_STATUS: Final = "http.response.status_code"
 
 # Texts of users: written only if the user turns this on.
 GEN_AI_INPUT_MESSAGES: Final = "gen_ai.input.messages"
@@ -61,6 +70,7 @@ EVALUATION_REASON: Final = "rag.evaluation.reason"
 EVALUATION_SUSPECTED: Final = "rag.evaluation.injection.suspected"
 EVALUATION_TRUNCATED: Final = "rag.evaluation.truncated"
 EVALUATION_CONTEXTS_SOURCE: Final = "rag.evaluation.contexts.source"
+EVALUATION_NORMALIZED: Final = "rag.evaluation.normalized_score"
 EVALUATION_THRESHOLD: Final = "rag.evaluation.threshold"
 EVALUATION_VERSION: Final = "rag.evaluation.version"
 EVALUATION_SAMPLING_PROBABILITY: Final = "rag.evaluation.sampling.probability"
@@ -120,6 +130,7 @@ CAPTURED: Final = "rag.evaluation.captured"
 PENDING: Final = "rag.evaluation.pending"
 HELD: Final = "rag.evaluation.held"
 HELD_BYTES: Final = "rag.evaluation.held_bytes"
+OMITTED: Final = "rag.evaluation.attributes.omitted"
 RELEASED: Final = "rag.evaluation.released"
 WORKER_SPANS: Final = "rag.evaluation.worker.spans"
 WORKER_REFUSED: Final = "rag.evaluation.worker.refused"
@@ -157,6 +168,8 @@ SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
 """The bucket bounds of the score histogram: alerts cannot tell scores between two of them apart."""
 
 SCOPE: Final = "rag_eval_otel"
+JUDGE_SCOPE: Final = "rag_eval_otel.judge"  # of spans of requests, which are never read as turns
+OWN_SCOPES: Final = frozenset({SCOPE, JUDGE_SCOPE})
 VERSION: Final = "0.1.0"
 """The version of this package, and of the instrumentation scope of its spans and metrics."""
 

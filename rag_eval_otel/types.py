@@ -46,7 +46,7 @@ _Scored = Literal["scored", "partial", "unscored", "error"]
 HoldStatus = Literal[_Scored, "skipped", "timeout", "overload", "flushed", "shutdown"]
 """The values of ``rag.evaluation.status`` on the exported span of a turn."""
 
-ContextsSource = Literal["retrieval", "tool", "prompt", "none"]
+ContextsSource = Literal["retrieval", "tool", "memory", "prompt", "none"]
 
 Outcome = Literal["answered", "declined"]
 """Whether the answer answers the question, or says that it cannot."""
@@ -368,6 +368,7 @@ class Evaluation:
     - ``messages``: the number of messages in `Sample.history`. ``is_rewritten``: whether the
       application searched with another text than the question (`Sample.query`).
     - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
+    - ``computed``: the names of the metrics that ask no judge.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
     """
 
@@ -384,6 +385,7 @@ class Evaluation:
     messages: int = 0
     is_rewritten: bool = False
     embedder: str | None = None
+    computed: frozenset[str] = frozenset()
     label_metrics: frozenset[str] | None = None
     sampling: Sampling | None = None
     offline: Evaluation | None = None
@@ -404,7 +406,7 @@ class Evaluation:
         """
         is_offline = self.sampling is not None and self.sampling.stage == "offline"
         offline, own = (self, None) if is_offline else (self.offline, self)
-        pairs = (("offline.", offline), ("", own))
+        pairs = (("", own), ("offline.", offline))
         return tuple((prefix, each) for prefix, each in pairs if each is not None)
 
     @property
@@ -439,7 +441,7 @@ class Evaluation:
     @property
     def outcome(self) -> Outcome | None:
         """``declined`` if ``answer_relevancy`` is ``noncommittal``; None without its score."""
-        relevancy = self._columns.get("answer_relevancy")
+        relevancy = next((one for one in self.scores if one.name == "answer_relevancy"), None)
         if relevancy is None or relevancy.value is None or relevancy.reason == "empty_answer":
             return None
         return "declined" if relevancy.reason == "noncommittal" else "answered"
@@ -467,12 +469,9 @@ class Evaluation:
         return None if not labels else "fail" if "fail" in labels else "pass"
 
     @property
-    def _columns(self) -> dict[str, Score]:
-        return {score.name: score for score in self.scores}
-
-    @property
     def _verdict(self) -> tuple[Label, Cause | None] | None:
-        scores, names = self._columns, ("context_relevance", "faithfulness")
+        scores = {score.name: score for score in self.scores}
+        names = "context_relevance", "faithfulness"
         relevance, faithful = (scores.get(n) if self._counts(n) else None for n in names)
         outcome = self.outcome
         if outcome is None or relevance is None or relevance.value is None or faithful is None:

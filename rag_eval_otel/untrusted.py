@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, Literal, TypeAlias
 
+from rag_eval_otel.environment import variable
 from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.log import cause_of
 from rag_eval_otel.types import Sample
@@ -81,16 +82,22 @@ class Redactor:
 
 
 def redactor(function: Redaction | str | None) -> Redactor:
+    return Redactor(function_of("a text", function, option="redact"))
+
+
+def function_of(argument: str, function: Any, *, option: str) -> Any:
+    """Return ``function``, or the function that it names, for an ``option``."""
     if function is None or callable(function):
-        return Redactor(function)
+        return function
+    shown = f"{option} ({variable(option)})"
     try:
         named = resolve_name(function)
     except (AttributeError, ImportError, TypeError, ValueError) as error:
-        rule = "must be a function of a text, or its place as 'package.module:function', not"
-        raise ConfigError(f"redact (RAG_EVAL_REDACT) {rule} {function!r}: {error}") from error
+        rule = f"must be a function of {argument}, or its place as 'package.module:function', not"
+        raise ConfigError(f"{shown} {rule} {function!r}: {error}") from error
     if not callable(named):
-        raise ConfigError(f"redact (RAG_EVAL_REDACT): {function!r} is no function")
-    return Redactor(named)
+        raise ConfigError(f"{shown}: {function!r} is no function")
+    return named
 
 
 # Signs that a text tries to steer the judge, as in ``Score.detail["injection"]``

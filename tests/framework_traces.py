@@ -7,13 +7,12 @@ first child to its last.
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rag_eval_otel.capture.span import Span
-from replay import Call, Recording, Truth
+from replay import Call, Recording, Truth, as_started
 
 FOLDER = Path(__file__).parents[2] / "shared" / "framework_traces"
 PATHS = sorted(FOLDER.glob("*.json"))
@@ -51,8 +50,7 @@ def load(path: Path) -> Recording:
     raw = json.loads(path.read_text(encoding="utf-8"))
     times = _times(raw)
     spans = [_span(one, times[one["id"]]) for one in raw]
-    begun = [replace(one, attributes={}, end=None, error=None, events=()) for one in spans]
-    calls = [Call(operation="start", span=one, at=one.start) for one in begun]
+    calls = [Call(operation="start", span=as_started(one, {}), at=one.start) for one in spans]
     calls += [Call(operation="end", span=one, at=one.end or 0) for one in spans]
     return Recording(
         path=path,

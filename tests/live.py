@@ -250,7 +250,12 @@ class App:
         return chain
 
     def exported(self) -> list[ReadableSpan]:
-        return list(self.exporter.get_finished_spans())
+        spans = self.exporter.get_finished_spans()
+        return [span for span in spans if span.name != "evaluate turn"]
+
+    def carriers(self) -> list[ReadableSpan]:
+        """Return the spans for what came after the span of its turn had left."""
+        return [span for span in self.exporter.get_finished_spans() if span.name == "evaluate turn"]
 
     def names(self) -> list[str]:
         return [span.name for span in self.exported()]
@@ -352,10 +357,7 @@ def generated(number: int) -> dict[str, Any]:
 
 @contextmanager
 def attached(
-    *,
-    provider: TracerProvider | None = None,
-    exporter: SpanExporter | None = None,
-    **options: Any,
+    *, provider: TracerProvider | None = None, exporter: SpanExporter | None = None, **options: Any
 ) -> Iterator[App]:
     """Attach the pipeline to ``provider``; everything is shut down at the end."""
     exporter = exporter or InMemorySpanExporter()

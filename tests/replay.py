@@ -25,6 +25,7 @@ from rag_eval_otel.live.scorer import TurnJob, TurnScorer
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Job
 from rag_eval_otel.semconv import EVALUATION_STATUS
 from rag_eval_otel.types import UNTOUCHED, Ending, Sample, SkipReason
+from support import ManualClock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +93,12 @@ def _calls(data: Mapping[str, Any], spans: Mapping[str, SpanRecord]) -> list[Cal
     for raw in data["processor_sequence"]:
         span = spans.get(raw["span_id"]) or _unended(raw, data)
         if raw["op"] == "start":
-            span = _as_started(span, raw.get("attributes_at_start") or {})
+            span = as_started(span, raw.get("attributes_at_start") or {})
         found.append(Call(operation=raw["op"], span=span, at=int(raw["t"])))
     return found
 
 
-def _as_started(span: SpanRecord, attributes: Mapping[str, Any]) -> SpanRecord:
+def as_started(span: SpanRecord, attributes: Mapping[str, Any]) -> SpanRecord:
     return replace(span, attributes=attributes, end=None, error=None, dropped=0, events=(), logs=())
 
 
@@ -135,6 +136,7 @@ def _span(raw: Mapping[str, Any], *, logs: Sequence[LogView], limit: int | None)
         value_limit=limit,
         attributes=raw["attributes"],
         events=[(event["name"], event.get("attributes") or {}) for event in raw["events"]],
+        links=raw.get("links") or (),
         logs=logs,
         dropped_events=int(raw.get("dropped_events") or 0),
     )
@@ -201,6 +203,7 @@ class ReplayedSpan(ReadableSpan):
                 Event(name, attributes=dict(values), timestamp=view.start)
                 for name, values in view.events
             ],
+            links=view.links,
             status=Status() if view.error is None else Status(StatusCode.ERROR, view.error),
             start_time=view.start,
             end_time=view.end,
@@ -215,16 +218,6 @@ class ReplayedSpan(ReadableSpan):
 
 def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanContext:
     return SpanContext(trace_id, span_id, is_remote, _SAMPLED)
-
-
-class _Clock:
-    """A clock that shows the time of the recorded call that is being replayed."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class InlineEvaluator(BackgroundEvaluator):
@@ -293,7 +286,7 @@ def replay(
         hold_seconds=_HOLD_SECONDS,
         contexts_from_prompt=contexts_from_prompt,
     )
-    noting, clock, exported = _NotingScorer(config), _Clock(), Exported()
+    noting, clock, exported = _NotingScorer(config), ManualClock(), Exported()
     pipeline = Pipeline(
         config,
         provider=NoOpTracerProvider(),
@@ -306,7 +299,7 @@ def replay(
     live: dict[int, ReplayedSpan] = {}
     for call in calls:
         if timed:
-            clock.now = max(clock.now, call.at / 1e9)
+            clock.advance(max(0.0, call.at / 1e9 - clock()))
             pipeline.sweep()
         if call.operation == "end":
             for record in call.span.logs:

@@ -11,17 +11,10 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from rag_eval_otel.config import (
-    Config,
-    ConfigOptions,
-    Limit,
-    limits_of,
-    read_thresholds,
-)
+from rag_eval_otel.config import Config, ConfigOptions, Limit, limits_of, read_thresholds
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.environment import Signal, exporter_names, sdk_disabled
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Useful, Verdict
@@ -64,6 +57,9 @@ GIVEN: dict[str, tuple[str, object]] = {
     "export_content": ("none", "none"),
     "contexts_from_prompt": ("1", True),
     "score_events": ("span", "span"),
+    "judge_spans": ("on", True),
+    "on_sample": (" pprint:pprint ", "pprint:pprint"),
+    "score_attributes": ("rag", "rag"),
     "redact": (" textwrap:dedent ", "textwrap:dedent"),
     "metadata_keys": ("tenant, tier", ("tenant", "tier")),
     "raise_errors": ("yes", True),
@@ -74,6 +70,7 @@ REFUSED = {
     "spans": ("some", "one of essential, all, none"),
     "export_content": ("keep", "one of foreign, all, none"),
     "score_events": ("some", "one of log, span, both"),
+    "score_attributes": ("some", "one of both, openinference, rag"),
     "hold_seconds": ("3601", "a number between 0 and 3,600"),
     "max_held": ("0", "a whole number between 1 and 1,000,000"),
     "max_text_chars": ("0", "a whole number at least 100"),
@@ -83,7 +80,9 @@ REFUSED = {
     "sample_rate": ("1.5", "a number between 0 and 1"),
 }
 NUMBERS = [name for name, (_, allowed) in REFUSED.items() if "number" in allowed]
-SWITCHES = ("explanations", "drift", "host_hooks", "contexts_from_prompt", "raise_errors")
+SWITCHES = (
+    *("explanations", "drift", "host_hooks", "contexts_from_prompt", "judge_spans", "raise_errors"),
+)
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 OTLP = "OTEL_EXPORTER_OTLP"
 GRPC, HTTP = ("otlp_proto_grpc",), ("otlp_proto_http",)
@@ -277,14 +276,6 @@ def test_unknown_option_is_refused_with_what_was_meant() -> None:
         Config.from_env({}, jugde="lexical")
 
 
-def test_misspelt_variable_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    """A variable with a typo in our name is logged; other variables are not."""
-    Config.from_env({"RAG_EVAL_JUGDE": "x", "RAG_EVAL_GOLDEN": "file", "OTHER_JUDGE": "x"})
-    assert [record.getMessage() for record in caplog.records] == [
-        "rag_eval_otel: RAG_EVAL_JUGDE is no variable of this library; did you mean RAG_EVAL_JUDGE?"
-    ]
-
-
 # --- the option `budget` --------------------------------------------------------------------------
 
 
@@ -321,8 +312,6 @@ def test_limits_are_read_from_a_text() -> None:
         ("1,000 tokens/day", "numbers without a comma, such as 1000 .*not '1,000 tokens/day'"),
         ("9 requests/day,1,000 tokens/day", "not '9 requests/day,1,000 tokens/day'"),
         ("1,5 USD/day", "not '1,5 USD/day'"),
-        ("1 USD/day, 2 USD/day", "two limits of USD/day"),
-        ("1 USD/day, 2 EUR/hour", "EUR and USD"),
     ],
 )
 def test_a_wrong_budget_is_refused(given: object, told: str) -> None:
@@ -412,9 +401,7 @@ def test_a_broken_file_is_refused_by_name(text: str, tmp_path: Path) -> None:
         ({"faithfulness": -0.1}, "must be from 0 to 1"),
     ],
 )
-def test_a_threshold_must_fit_a_metric_that_is_measured(
-    thresholds: dict[str, float], told: str
-) -> None:
+def test_a_threshold_must_fit_a_metric(thresholds: dict[str, float], told: str) -> None:
     """Live, in a dataset run: before anything is asked."""
     with pytest.raises(ConfigError, match=told):
         build_measurement(Config(thresholds=thresholds))
@@ -439,23 +426,6 @@ def test_the_range_of_a_threshold_is_that_of_the_metric() -> None:
         with_thresholds([Own()], {"own": 0.8})  # type: ignore[list-item]  # that is the point
 
 
-def test_the_offline_label_goes_by_what_tells_good_from_bad() -> None:
-    """A metric whose label says little does not spoil it; metrics without a judge count."""
-    thresholds = {"answer_relevancy": 1.0}
-    assert scored(thresholds=thresholds).label == "pass"
-    assert scored(thresholds=thresholds, metrics=("answer_relevancy",)).label == "fail"
-    found = asyncio.run(
-        aevaluate(
-            Sample(question="?", retrieved_ids=["a"], relevant_ids=["b"]),
-            ["context_relevance", "hit_rate"],
-            judge=LexicalJudge(),
-            embedder=HashingEmbedder(),
-        )
-    )
-    assert found.label_metrics is not None
-    assert "hit_rate" in found.label_metrics
-
-
 def test_the_overall_label_goes_by_the_metrics_that_are_named() -> None:
     """Those alone; one that is not measured is refused."""
     failing = {"faithfulness": 1.0}
@@ -467,19 +437,9 @@ def test_the_overall_label_goes_by_the_metrics_that_are_named() -> None:
         Config(label_metrics="faithfulness")  # type: ignore[arg-type]  # that is the point
 
 
-def test_calibrate_writes_what_the_other_commands_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The threshold that fits labels and is in rules; what has none is named."""
-    rows = [{"faithfulness": i / 20, "faithfulness.human": int(i >= 14), "mrr": 1, "mrr.human": 1}
-            for i in range(20)]  # fmt: skip
-    labelled, found = tmp_path / "labelled.jsonl", tmp_path / "thresholds.toml"
-    labelled.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    assert main(["calibrate", str(labelled), "--write", str(found)]) == 0
-    assert "no threshold for mrr" in capsys.readouterr().err
-    assert read_thresholds(found) == {"faithfulness": pytest.approx(0.675)}
-    assert "chosen on 20 labelled rows" in found.read_text("utf-8")
-
+def test_commands_read_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of thresholds, one more on the command line, and the metrics of the label."""
+    found = write(tmp_path, "[thresholds]\nfaithfulness = 0.675\n")
     samples, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     samples.write_text(
         json.dumps({"question": "Who?", "contexts": ["Ada."], "answer": "Ada sings."}), "utf-8"
@@ -497,9 +457,7 @@ def test_calibrate_writes_what_the_other_commands_read(
     assert 'rag_evaluation_score_count{gen_ai_evaluation_name="faithfulness"}) * 0.675' in printed
 
 
-def test_rules_take_other_scales_and_metrics_of_ones_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_rules_take_other_scales(capsys: pytest.CaptureFixture[str]) -> None:
     """A grade of 4 of 5 is .75 of the histogram; only the metrics named wake anybody."""
     options = ["--threshold", "correctness=4", "--threshold", "own=0.33"]
     assert main(["rules", *options, "--label-metrics", "own,faithfulness"]) == 0

@@ -91,7 +91,7 @@ EXAMPLE = re.compile(
 )
 EXAMPLES = {
     f"{page.stem}-{i}": found
-    for page in sorted((ROOT / "docs").glob("*.md"))
+    for page in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
     for i, found in enumerate(EXAMPLE.finditer(page.read_text(encoding="utf-8")))
 }
 PLAIN = {name: found for name, found in EXAMPLES.items() if not found["kind"]}
@@ -130,8 +130,11 @@ SIGNALS = ("TRACES", "METRICS", "LOGS")
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     codes = {name: found["code"] for name, found in PLAIN.items()}
+    alone = {"README-0": codes.pop("README-0")}  # its handler has a sink of its own
     folder = tmp_path_factory.mktemp("examples")
-    printed: dict[str, str] = json.loads(run(folder, "-c", RUN_ALL, stdin=json.dumps(codes)))
+    printed: dict[str, str] = {}
+    for one in (codes, alone):
+        printed |= json.loads(run(folder, "-c", RUN_ALL, stdin=json.dumps(one)))
     return printed
 
 

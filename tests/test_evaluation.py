@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
 
-from rag_eval_otel import evaluation as evaluation_module
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeRateLimitError
 from rag_eval_otel.evaluation import aevaluate, evaluate
@@ -162,44 +160,6 @@ def test_cancelling_an_evaluation_ends_its_requests() -> None:
         return list(judge.given_up)
 
     assert asyncio.run(use()) == ["supported"]
-
-
-class Stubborn(Own):
-    """A metric that goes on when it is cancelled."""
-
-    async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        end = asyncio.get_running_loop().time() + 0.5
-        while (left := end - asyncio.get_running_loop().time()) > 0:
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(left)
-        return Score(name=self.name, value=1.0)
-
-
-def test_a_metric_that_ignores_its_cancellation_holds_nobody_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It has no score in time; the evaluation ends after a moment of grace."""
-    monkeypatch.setattr(evaluation_module, "_GRACE", 0.05)
-
-    async def use() -> tuple[Evaluation, bool]:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        evaluation = await aevaluate(SAMPLE, [Stubborn()], **OFFLINE, timeout=0.05)
-        return evaluation, loop.time() - began < 0.4
-
-    evaluation, is_soon = asyncio.run(use())
-    assert (evaluation.scores[0].reason, is_soon) == ("timeout", True)
-
-
-def test_without_a_thread_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a running event loop, as in a notebook, nothing waits for ever."""
-    monkeypatch.setattr(evaluation_module.Workers, "prepare", lambda _: False)
-
-    async def use() -> None:
-        with pytest.raises(RuntimeError, match="no thread can be started"):
-            evaluate(SAMPLE, **OFFLINE)
-
-    asyncio.run(use())
 
 
 def test_an_embedder_is_asked_only_for_metrics_that_need_it() -> None:

@@ -1,15 +1,18 @@
 """Outcome, cause and label of a turn, from what the judge says anyway."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rag_eval_otel import Sample, evaluate
 from rag_eval_otel.evaluation import measurement_of
+from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Evaluation, Score
-from scoring import FULL, evaluated, script, shown, verdicts
+from scoring import DOWN, FULL, evaluated, script, shown, verdicts
 
 ASKED = {"question": "When and where was Ada Lovelace born?"}
 BESIDE = {"question": "Do cats purr?"}
@@ -30,29 +33,85 @@ def judge_of(*, rating: int, says: str, supported: int = 1) -> FakeJudge:
     )
 
 
-@pytest.mark.parametrize(
-    ("rating", "says", "supported", "label", "cause"),
-    [
-        (2, "answers", 1, "pass", None),
-        (2, "answers", 0, "fail", "unsupported"),
-        (2, "declines", 0, "fail", "needless_refusal"),
-        (1, "declines", 0, "pass", "retrieval"),
-        (0, "declines", 0, "pass", "retrieval"),
-        (1, "answers", 1, "pass", None),
-        (1, "answers", 0, "fail", "retrieval"),
-        (0, "beside", 0, "fail", "retrieval"),
-        (0, "beside", 1, "fail", "off_topic"),
-        (2, "beside", 1, "fail", "off_topic"),
-        (2, "beside", 0, "fail", "off_topic"),
-    ],
-)
-def test_table(rating: int, says: str, supported: int, label: str, cause: str | None) -> None:
-    """Each row of the table has its label and its cause, in two requests."""
-    judge = judge_of(rating=rating, says=says, supported=supported)
-    result = evaluated(["default"], judge)
-    assert (result.label, result.cause) == (label, cause)
-    assert result.outcome == ("declined" if says == "declines" else "answered")
-    assert len(judge.requests) == 2
+TABLE = {  # whether the contexts suffice, what the answer does, and whether they support it
+    (True, "answers", True): ("pass", None),
+    (True, "answers", False): ("fail", "unsupported"),
+    (True, "declines", None): ("fail", "needless_refusal"),
+    (False, "declines", None): ("pass", "retrieval"),
+    (False, "answers", True): ("pass", None),
+    (False, "answers", False): ("fail", "retrieval"),
+    (False, "beside", False): ("fail", "retrieval"),
+    (False, "beside", True): ("fail", "off_topic"),
+    (True, "beside", True): ("fail", "off_topic"),
+    (True, "beside", False): ("fail", "off_topic"),
+}
+COLUMNS = ("context_relevance", "answer_relevancy", "faithfulness")
+LOST = {  # what a judge says of a column that then is undefined, or that fails
+    "context_relevance": "context_relevance_1",
+    "answer_relevancy": "reverse_question",
+    "faithfulness": "supported",
+}
+
+
+def expected(
+    row: tuple[bool, str, bool], lost: str | None, counts: Collection[str], *, is_direct: bool
+) -> tuple[str, str | None] | None:
+    """Return label and cause by the table; None if it does not decide."""
+    suffices, says, is_supported = row
+    if not {"context_relevance", "faithfulness"} <= {*counts} or lost in COLUMNS[:2]:
+        return None
+    if says == "beside" and "answer_relevancy" not in counts:
+        says = "answers"
+    if lost and says != "declines":
+        return None
+    label, cause = TABLE[suffices, says, None if says == "declines" else is_supported]
+    if label == "pass" and not is_direct and "direct_relevancy" in counts:
+        return "fail", "metric"
+    return label, cause
+
+
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(50, 1000, 50)]
+
+
+@pytest.mark.parametrize("seed", [0, *SLOW])
+def test_cause_of_generated_turns(seed: int) -> None:
+    """A judge that is right leads to label and cause of the table, whatever else is measured."""
+    for number in range(seed, seed + 50):
+        dice = random.Random(number)
+        rating, says = dice.randint(0, 2), dice.choice(["answers", "beside", "declines"])
+        verdict, rated = dice.choice([(0, 0), (0, 1), (1, 1), (2, 2)]), dice.choice([0.2, 0.9])
+        claims = [flag for flag in verdict if flag < 2]
+        threshold = dice.choice([0.5, 1.0])
+        is_supported = not claims or sum(claims) / len(claims) >= threshold
+        lost = dice.choice([None, None, None, *COLUMNS])
+        said = {
+            "context_relevance_1": {"rating": rating},
+            "reverse_question": (BESIDE if says == "beside" else ASKED)
+            | {"noncommittal": int(says == "declines")},
+            "supported": verdicts(*verdict),
+            "direct_relevancy": {"rating": rated},
+        }
+        if lost:
+            said[LOST[lost]] = dice.choice([None, DOWN])
+        others = ("direct_relevancy", *COLUMNS)
+        counts = dice.choice([None, None, others[1:], others[:3], (others[1], others[3])])
+        result = evaluate(
+            replace(FULL, answer="She was born in London. It was 1815."),
+            [
+                METRICS["context_relevance"](threshold=dice.choice([None, 0.5, 1.0])),
+                METRICS["answer_relevancy"](threshold=0.7),
+                METRICS["faithfulness"](threshold=threshold),
+                METRICS["direct_relevancy"](threshold=0.5),
+            ],
+            judge=FakeJudge(script(**said)),
+            label_metrics=counts,
+        )
+        row = (rating == 2, says, is_supported)
+        wanted = expected(row, lost, counts or others, is_direct=rated > 0.5)
+        assert result.cause == (wanted and wanted[1]), number
+        assert wanted is None or result.label == wanted[0], number
+        declines = "declined" if says == "declines" else "answered"
+        assert result.outcome == (None if lost == "answer_relevancy" else declines)
 
 
 def of(options: Mapping[str, Any], **scores: Score) -> Evaluation:

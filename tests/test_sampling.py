@@ -1,4 +1,4 @@
-"""The option `sample_rate`: rates of turns by route, model, metadata, errors and feedback."""
+"""The option `sample_rate`: rates of turns by route, model, metadata and errors."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ RULES = rates_of(
         {"match": {"route": "/health*"}, "rate": 0},
         {"match": {"route": "/chat/*", "model": ["gpt-*", "o3"]}, "rate": 0.2},
         {"match": {"metadata.tier": 1, "beta": True}, "rate": 0.5},
-        {"match": {"feedback": "bad", "route": "/spam"}, "rate": 0.1},
+        {"match": {"error": True, "route": "/spam"}, "rate": 0.1},
     ],
     where="sample_rate",
 )
@@ -36,13 +36,11 @@ RULES = rates_of(
         ({"error": (True,)}, 1.0),
         ({"error": (True,), "route": ("/healthz",)}, 1.0),
         ({"error": (False,)}, 0.05),
-        ({"feedback": ("bad",)}, 1.0),
-        ({"feedback": ("good",)}, 0.05),
-        ({"feedback": ("bad",), "route": ("/spam",)}, 0.1),
+        ({"error": (True,), "route": ("/spam",)}, 0.1),
     ],
 )
 def test_the_first_rule_that_applies_gives_the_rate(facts: Any, rate: float) -> None:
-    """All entries match; errors and bad feedback are always taken unless a rule names them."""
+    """All entries match; turns with errors are always taken unless a rule names them."""
     assert probability_of(facts, RULES, otherwise=0.05) == rate
 
 

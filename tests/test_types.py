@@ -103,9 +103,7 @@ def test_the_status_tells_failures_from_undefined(
         ((None, "fail"), "fail"),
     ],
 )
-def test_one_failed_metric_fails_the_turn(
-    labels: tuple[Label | None, ...], label: Label | None
-) -> None:
+def test_one_failure_fails_the_turn(labels: tuple[Label | None, ...], label: Label | None) -> None:
     """The overall label is fail as soon as one metric fails, and absent where none has one."""
     scores = tuple(Score(name="m", value=0.0, label=one) for one in labels)
     assert Evaluation(scores=scores).label == label

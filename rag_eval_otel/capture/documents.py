@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rag_eval_otel.capture.values import data_in, json_in, normalised
+from rag_eval_otel.capture.values import at, data_in, json_in, normalised, texts_of
 from rag_eval_otel.types import Passage
 
 _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
@@ -49,6 +49,9 @@ def passage_of(item: Any) -> Passage | None:
         return None
     name = _first(item, _ID_KEYS)
     text = next((item[key] for key in _TEXT_KEYS if isinstance(item.get(key), str)), None)
+    blocks = item.get("content")
+    if text is None and isinstance(blocks, list) and all(at(b, "type") == "text" for b in blocks):
+        text = "".join(texts_of(blocks)) or None
     inner = None if text is None else Passage(text=text, id=None if name is None else str(name))
     held = [item[key] for key in ("node", *_TEXT_KEYS) if isinstance(item.get(key), Mapping)]
     if held and (inner is None or held[0] is item.get("node")):
@@ -57,6 +60,16 @@ def passage_of(item: Any) -> Passage | None:
     if inner is None or not isinstance(score, int | float):
         return inner
     return Passage(text=inner.text, id=inner.id, score=float(score))
+
+
+def results_of(data: Any) -> tuple[Passage, ...] | None:
+    """Return the documents in the result of a search, or None if it has no texts of them."""
+    if isinstance(data, str):
+        return documents_in(data) or parts_of(data)
+    if items_in(data) is not None:
+        return passages_in(data)
+    whole = passage_of(data)
+    return documents_in(data) if whole is None else (whole,)
 
 
 def _first(item: Mapping[str, Any], keys: Sequence[str]) -> Any:

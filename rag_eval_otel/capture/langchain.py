@@ -21,7 +21,7 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
-from rag_eval_otel.capture.runs import Run, RunRecorder
+from rag_eval_otel.capture.runs import PARAMETERS, Run, RunRecorder
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.runtime.guard import Edge, is_silent
 
@@ -34,6 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SCALARS: Final = frozenset({str, bool, int, float, type(None)})
 _LEVELS: Final = 6  # levels of containers within containers that are copied
+_ENDS: Final = ("finish_reason", "stop_reason", "done_reason")  # by provider
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
 
 
@@ -105,11 +106,13 @@ class LangChainCapture(BaseCallbackHandler):
 
     @_event
     def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> None:
-        self._start("llm", serialized, event, messages[0] if messages else None)
+        run = self._start("llm", serialized, event, messages[0] if messages else None)
+        _note_request(run, event)
 
     @_event
     def on_llm_start(self, serialized: Any, prompts: Any, **event: Any) -> None:
-        self._start("llm", serialized, event, prompts[0] if prompts else None)
+        run = self._start("llm", serialized, event, prompts[0] if prompts else None)
+        _note_request(run, event)
 
     @_event
     def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> None:
@@ -122,6 +125,7 @@ class LangChainCapture(BaseCallbackHandler):
         run = self._start("tool", serialized, event, asked)
         if run is not None:
             run.description = (serialized or {}).get("description")
+            run.call_id = event.get("tool_call_id")
 
     @_event
     def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
@@ -239,8 +243,14 @@ class LangChainHook:
         return self._handler
 
 
+def _note_request(run: Run | None, event: Mapping[str, Any]) -> None:
+    given = event.get("invocation_params")
+    if run is not None and isinstance(given, dict):
+        run.request = {name: note(given[name]) for name in PARAMETERS if name in given}
+
+
 def _note_reply(run: Run, response: Any) -> Any:
-    """Return the reply of a model; put its model, id and tokens on ``run``."""
+    """Return the reply of a model; put its model, id, end and tokens on ``run``."""
     generation = next((row[0] for row in response.generations if row), None)
     if generation is None:
         return None
@@ -250,9 +260,13 @@ def _note_reply(run: Run, response: Any) -> Any:
         return generation.text
     run.model = message.response_metadata.get("model_name") or run.model
     run.response_id = message.response_metadata.get("id") or message.id
+    ends = (message.response_metadata.get(name) for name in _ENDS)
+    run.finish = next((str(end) for end in ends if end), None)
     usage = getattr(message, "usage_metadata", None)
     if usage:
         run.tokens = (usage["input_tokens"], usage["output_tokens"])
+        read, written = (usage.get(f"{way}_token_details") or {} for way in ("input", "output"))
+        run.details = {**read, **written}
     return {**_note_message(message), "content": generation.text}
 
 
@@ -315,6 +329,6 @@ def _note_message(message: BaseMessage, depth: int = 0) -> Any:
     if fields.get("tool_calls"):
         noted["tool_calls"] = note(fields["tool_calls"], depth + 1)
     if fields["type"] == "tool":
-        noted["name"] = fields.get("name")
+        noted["name"], noted["call_id"] = fields.get("name"), fields.get("tool_call_id")
         noted["artifact"] = note(fields.get("artifact"), depth + 1)
     return noted

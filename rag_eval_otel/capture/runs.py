@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
@@ -23,6 +24,22 @@ from rag_eval_otel.runtime.fork import call_in_child
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
+PARAMETERS: Mapping[str, tuple[str, type]] = {  # LangChain's names of those of a request, GenAI's
+    "temperature": ("temperature", float),
+    "top_p": ("top_p", float),
+    "frequency_penalty": ("frequency_penalty", float),
+    "presence_penalty": ("presence_penalty", float),
+    "max_tokens": ("max_tokens", int),
+    "max_completion_tokens": ("max_tokens", int),
+    "max_output_tokens": ("max_tokens", int),
+    "top_k": ("top_k", int),
+    "seed": ("seed", int),
+    "n": ("choice.count", int),
+    "stop": ("stop_sequences", list),
+    "stop_sequences": ("stop_sequences", list),
+    "model": ("model", str),
+    "model_name": ("model", str),
+}
 MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
 
 
@@ -41,6 +58,10 @@ class Run:
     said: dict[Part, Any] | None = None
     query: str | None = None
     description: str | None = None
+    call_id: str | None = None  # of a tool
+    request: Mapping[str, Any] = MappingProxyType({})  # parameters
+    finish: str | None = None
+    details: Mapping[str, int] = MappingProxyType({})  # of tokens
     is_search = False
 
     def __init__(  # noqa: PLR0917  # one for each event of the application: positional is faster

@@ -87,6 +87,7 @@ def turns_in(steps: Sequence[Step], *, contexts_from_prompt: bool) -> list[Turn]
 
 def why_none(steps: Sequence[Step]) -> SkipReason | None:
     """Return why a trace with these ``steps`` has nothing to score, or None if it has no RAG."""
+    steps = StepTree(steps).steps
     kinds = {step.kind for step in steps}
     may_be_turn = kinds & {"llm", *RETRIEVALS}
     if may_be_turn and any(f.error is not None and f.parent is None for f in steps):
@@ -106,12 +107,13 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
 def extract(turn: Turn) -> Sample | SkipReason:
     """Return the question, contexts and answer of ``turn``, or why it cannot be scored."""
     try:
-        return _sample(turn)
+        return read_sample(turn)
     except Refused as refused:
         return refused.reason
 
 
-def _sample(turn: Turn) -> Sample:
+def read_sample(turn: Turn) -> Sample:
+    """Do what `extract` does, but raise `Refused` if the turn cannot be scored."""
     if any(step.error is not None for step in turn.path):
         raise Refused(reason="error")
     _text_on(turn.path, "input")  # raises if the question is redacted
@@ -339,9 +341,12 @@ def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
         raise Refused(reason="redacted")
     if any("documents" in one.cut for one in retrievers):
         raise Refused(reason="truncated")
-    if explicit is not None:
-        return explicit.documents or ()
-    recorded = [one for one in turn.retrievers if "documents" in one.recorded]
+    recorded = [one for one in retrievers if "documents" in one.recorded]
+    if any(one.documents is None for one in recorded):
+        raise Refused(reason="no_contexts")
+    hosted = any(one.contexts_source == "tool" for one in recorded)
+    if hosted and len(recorded) < len(turn.retrievers):
+        raise Refused(reason="ambiguous")  # the provider of the model searched, and so did others
     if recorded:
         return _distinct(recorded)
     if turn.lacks_texts:
@@ -351,7 +356,8 @@ def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
 
 
 def _distinct(retrievers: Iterable[Step]) -> tuple[Passage, ...]:
-    return distinct(passage for one in retrievers for passage in one.documents or ())
+    whole = (one.documents or () for one in retrievers if not one.lacks_texts)
+    return distinct(passage for documents in whole for passage in documents)
 
 
 def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
@@ -366,6 +372,10 @@ def _of_prompt(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
     if not found:  # the end of each document is not known
         said = block is not None or any(one.output for one in turn.retrievers)
         raise Refused(reason="ambiguous" if said else "no_contexts")
+    seen = {bare(passage.text) for passage in found}
+    known = (p.text for one in turn.retrievers if one.lacks_texts for p in one.documents or ())
+    if not seen.issuperset(map(bare, known)):  # the block has other texts than were retrieved
+        raise Refused(reason="ambiguous")
     return found
 
 

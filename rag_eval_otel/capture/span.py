@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 _NOTHING: Mapping[str, Any] = {}
+MOST_ATTRIBUTES: Final = 128  # of a span, if it has no limit of its own
 _DEPTH: Final = 50  # levels of containers within containers that are copied
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
 ROUTES: Final = ("http.route", "url.path", "http.target")  # the most general first
@@ -38,7 +39,7 @@ class LogView:
         return cls(event=event, body=_value_of_otlp(record.body), attributes=attributes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that costs the application microseconds
 class Span:
     """A span or a LangChain run. Times are nanoseconds since the epoch."""
 
@@ -55,6 +56,7 @@ class Span:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     events: Sequence[tuple[str, Mapping[str, Any]]] = ()
     logs: Sequence[LogView] = ()
+    links: Sequence[Any] = ()
     dropped: int = 0
     dropped_events: int = 0
     value_limit: int | None = None  # the length at which the SDK cuts texts
@@ -67,9 +69,9 @@ class Span:
         context, parent, scope = span.context, span.parent, span.instrumentation_scope
         context = context or INVALID_SPAN_CONTEXT
         attributes, status = attributes_of(span), span.status
-        has_failed = not (status.is_unset or status.is_ok)
-        error = str(attributes.get("error.type") or status.description or "error")
-        limit = getattr(getattr(span, "_attributes", None), "max_value_len", None)
+        error = None
+        if not (status.is_unset or status.is_ok):
+            error = str(attributes.get("error.type") or status.description or "error")
         events = () if span.end_time is None else span.events  # an open span is not read yet
         return cls(
             name=span.name,
@@ -81,13 +83,14 @@ class Span:
             parent_id=parent.span_id if parent is not None else None,
             parent_is_remote=parent is not None and parent.is_remote,
             context=context,
-            error=error if has_failed else None,
+            error=error,
             attributes=attributes,
             events=[(event.name, event.attributes or _NOTHING) for event in events],
             logs=logs,
+            links=getattr(span, "_links", ()),  # not copied
             dropped=span.dropped_attributes,
             dropped_events=span.dropped_events,
-            value_limit=limit if isinstance(limit, int) else None,
+            value_limit=limits_of(span)[1],
         )
 
     @classmethod
@@ -111,6 +114,7 @@ class Span:
             error=error if has_failed else None,
             attributes=attributes,
             events=[(event.name, attributes_of_otlp(event)) for event in span.events],
+            links=span.links,
             dropped=span.dropped_attributes_count,
             dropped_events=span.dropped_events_count,
             **more,
@@ -219,6 +223,14 @@ def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
         return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
     except AttributeError:
         return span.attributes or _NOTHING
+
+
+def limits_of(span: Any) -> tuple[int | None, int | None]:
+    """Return the most attributes of a span of the SDK, and the most characters of one."""
+    attributes = getattr(span, "_attributes", None)
+    most = getattr(attributes, "maxlen", MOST_ATTRIBUTES)
+    length = getattr(attributes, "max_value_len", None)
+    return most, length if isinstance(length, int) else None
 
 
 def has_none(names: frozenset[str], span: ReadableSpan) -> bool:

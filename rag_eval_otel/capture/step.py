@@ -12,7 +12,9 @@ from rag_eval_otel.capture.documents import (
     documents_within,
     ids_in,
     items_in,
+    passage_of,
     passages_in,
+    results_of,
 )
 from rag_eval_otel.capture.values import (
     CUT,
@@ -32,7 +34,10 @@ from rag_eval_otel.types import ContextsSource, Message, Passage
 if TYPE_CHECKING:
     from rag_eval_otel.capture.span import Span
 
-Kind = Literal["agent", "chain", "embedding", "llm", "other", "reranker", "retriever", "tool"]
+# Calls below a plan do not answer. An aside, such as an evaluator, and all below are of no turn.
+Kind = Literal[
+    "agent", "aside", "chain", "embedding", "llm", "other", "plan", "reranker", "retriever", "tool"
+]
 Part = Literal["documents", "history", "input", "output", "prompt"]
 
 RETRIEVALS = frozenset({"retriever", "reranker"})
@@ -48,7 +53,7 @@ class Result:
 
     text: str
     tool: str = ""
-    documents: tuple[Passage, ...] = ()  # in the artifact that LangChain keeps beside the text
+    documents: tuple[Passage, ...] | None = ()  # beside or in place of the text; None if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,7 @@ def has_longer_text(step: Step, most: int) -> bool:
         *(*step.variables.values(), *step.windows.values()),
         *(passage.text for passage in listed),
         *(result.text for result in step.tool_results),
-        *(passage.text for result in step.tool_results for passage in result.documents),
+        *(passage.text for result in step.tool_results for passage in result.documents or ()),
     )
     return any(len(text) > most for text in texts)
 
@@ -128,6 +133,7 @@ Found: TypeAlias = "Any"  # plain data, or a `Lost`, or None for a missing value
 _ANSWERS_LATER = re.compile("llama_?index")  # spans of LlamaIndex may end before the answer
 _CHOICES = frozenset({"choices", "generations", "replies"})  # alternatives: the first is read
 _SPEAKERS = ("user", "assistant")
+HOSTED: Final = {"recorded": frozenset({"documents"}), "contexts_source": "tool"}
 _REPLY_KEYS = "message generations choices replies messages output answer text".split()
 
 
@@ -177,6 +183,7 @@ def new_step(view: Span, kind: Kind, *, losses: Losses | None = None, **parts: A
 def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a chain or agent from the ``inputs`` and ``outputs`` on its span."""
     losses = Losses()
+    outputs = None if kind == "plan" else outputs
     output = losses.text("output", outputs, answer_in(outputs))
     question = losses.text("input", inputs, question_in(inputs))
     given = tuple(documents_within(inputs)) if kind != "tool" else ()
@@ -228,20 +235,16 @@ def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
 def _tool_text(outputs: Found) -> str | None:
     if isinstance(outputs, list):
         if outputs and all(at(block, "type") == "text" for block in outputs):
-            return _joined(outputs)
+            return "".join(texts_of(outputs))
         return _tool_text(outputs[0]) if len(outputs) == 1 else None
     if not isinstance(outputs, Mapping):
         return outputs if isinstance(outputs, str) else None
     if isinstance(outputs.get("content"), str):
         return str(outputs["content"])
     if isinstance(outputs.get("blocks"), list):
-        return _joined(outputs["blocks"])
+        return "".join(texts_of(outputs["blocks"]))
     inner = outputs.get("tool_output", next(iter(outputs.values())) if len(outputs) == 1 else None)
     return answer_in(outputs) if inner is None else _tool_text(inner)
-
-
-def _joined(blocks: Sequence[Any]) -> str:
-    return "".join(str(at(block, "text") or "") for block in blocks)
 
 
 def retrieval(
@@ -258,7 +261,9 @@ def retrieval(
     found = documents if isinstance(documents, tuple) else None
     if found is None and not losses.lost("documents", documents):
         items = items_in(documents)
-        found, count = passages_in(documents), None if items is None else len(items)
+        found = tuple(one for one in map(passage_of, items or ()) if one is not None)
+        found = found if found or items == [] else None
+        count = items if items is None else len(items)
     if found and any(is_marker(passage.text) for passage in found):
         losses.hidden.add("documents")
         found = None
@@ -308,6 +313,8 @@ def llm(
         shown = [(role, text) for role, text in shown if not is_marker(text)]
     spoken = _first_choice(reply) if isinstance(reply, list) else reply
     text, calls_tools = (None, False) if losses.lost("output", reply) else reply_in(spoken)
+    for hosted in _hosted(spoken):
+        more |= {"documents": hosted.documents, **HOSTED}
     return new_step(
         view,
         "llm",
@@ -331,7 +338,10 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
         messages = messages[0]
     if isinstance(messages, str):
         return [("user", messages)]
-    found = [(str(m["role"]), str(m.get("content") or "")) for m in messages_in(messages)]
+    found: list[tuple[str, str]] = []
+    for message in messages_in(messages):
+        found += [("tool", one.text) for one in _hosted(message)]
+        found.append((str(message["role"]), str(message.get("content") or "")))
     asked = question_in(messages) if not found and isinstance(messages, Mapping) else None
     return [("user", asked)] if asked else found
 
@@ -374,7 +384,17 @@ def _results(messages: Found) -> tuple[Result, ...]:
         for message in found[last + 1 :]
         if message["role"] == "tool"
         for one in message.get("results") or [{"text": message.get("content")}]
-    )
+    ) + tuple(one for message in found[max(last, 0) :] for one in _hosted(message))
+
+
+def _hosted(message: Any) -> Sequence[Result]:
+    """Return the results in ``message`` of searches by the model's provider as one, if any."""
+    pairs = at(message, "hosted") or ()
+    found = [results_of(data) for _, data in pairs]
+    passages = tuple(passage for documents in found for passage in documents or ())
+    text = "\n\n".join(passage.text for passage in passages)
+    documents = None if None in found else passages
+    return [Result(text=text, tool=pairs[0][0], documents=documents)] if pairs else []
 
 
 def reply_in(data: Found) -> tuple[str | None, bool]:

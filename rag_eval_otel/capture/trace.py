@@ -23,7 +23,6 @@ from rag_eval_otel.capture.conventions import (
     output_on,
     recorded_on,
     shows_documents,
-    tool_name,
 )
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, Span
@@ -198,8 +197,8 @@ def _moved(items: dict[int, T], ids: Iterable[int]) -> dict[int, T]:
 def size_of(view: Span) -> int:
     values = view.attributes.values()
     size = OVERHEAD + _ENTRY * len(values) + sum(map(getsizeof, values))
-    size += sum(_weight(value) for value in values if type(value) not in _FLAT)
-    size += sum(_weight(attributes) for _, attributes in view.events)
+    size += sum([_weight(value) for value in values if type(value) not in _FLAT])
+    size += sum([_weight(attributes) for _, attributes in view.events])
     return size + sum(map(size_of_log, view.logs))
 
 
@@ -212,10 +211,10 @@ def _weight(value: Any, level: int = 0) -> int:
         return getsizeof(value)
     if level == _NESTING:
         return 0
+    if isinstance(value, (tuple, list)):  # first, as an abstract class takes time
+        return sum([8 + _weight(part, level + 1) for part in value])
     if isinstance(value, Mapping):
-        return sum(_ENTRY + _weight(part, level + 1) for part in value.values())
-    if isinstance(value, Sequence):
-        return sum(8 + _weight(part, level + 1) for part in value)
+        return sum([_ENTRY + _weight(part, level + 1) for part in value.values()])
     return 0
 
 
@@ -233,7 +232,9 @@ def may_be_anchor(
     if "output" in said:
         own.add(Subtree(called=view.start if own.searched is None else own.searched))
     is_likely = is_possible = False
-    if kind in RETRIEVALS:
+    if kind == "aside":
+        up = Subtree()
+    elif kind in RETRIEVALS:
         up = Subtree(searched=view.start)
     elif kind == "llm" and contexts_from_prompt:
         up, is_likely = Subtree(view.start, view.start), True
@@ -245,7 +246,7 @@ def may_be_anchor(
         is_possible = is_exported_late(view)
     else:
         up = own
-        own.shown |= kind == "chain" and shows_documents(view)
+        own.shown |= kind == "chain" and own.searched is None and shows_documents(view)
         is_possible = own.may_be_turn or (kind != "other" and is_exported_late(view))
         is_likely = bool(said) or own.is_turn  # recorded: it gets the reason for no scores, too
         may_go_on = own.searched is not None or kind != "other"
@@ -266,7 +267,7 @@ def _may_have_searched(view: Span, kind: Kind, own: Subtree) -> bool:
     if kind != "chain" or own.called is not None:
         return False
     output = output_on(view)
-    is_list = output[:1] == "[" and CONTEXT_TOOLS.search(tool_name(view)) is not None
+    is_list = output[:1] == "[" and CONTEXT_TOOLS.search(view.name) is not None
     return is_list or '"page_content"' in output
 
 
@@ -278,7 +279,7 @@ def note_above(trace: Trace, above: int | None, up: Subtree) -> None:
         below = trace.subtrees.setdefault(above, Subtree())
         below.add(up)
         view = trace.spans.get(above)
-        if view is None or kind_of(view) in {"llm", *RETRIEVALS}:
+        if view is None or kind_of(view) in {"aside", "llm", *RETRIEVALS}:
             return
         if below.is_turn:
             trace.note_turn(above)
@@ -395,9 +396,9 @@ class OpenSpans:
 
 
 def is_own(span: ReadableSpan) -> bool:
-    """Return True if this library has started ``span``, for a LangChain run."""
+    """Return True if this library has started ``span``, for a LangChain run or a judge."""
     scope = getattr(span, "instrumentation_scope", None)
-    return scope is not None and scope.name == semconv.SCOPE
+    return scope is not None and scope.name in semconv.OWN_SCOPES
 
 
 def is_bystander(view: Span) -> bool:

@@ -40,6 +40,10 @@ class StepTree:
         self.by_id: dict[Hashable, Step] = {}
         for step in steps:
             self.by_id.setdefault(step.id, step)
+        if any(one.kind == "aside" for one in self.by_id.values()):
+            paths = {key: self.path(one) for key, one in self.by_id.items()}
+            kept = (key for key, path in paths.items() if all(a.kind != "aside" for a in path))
+            self.by_id = {key: self.by_id[key] for key in kept}
         self.steps = tuple(sorted(self.by_id.values(), key=in_order))
 
     def ancestors(self, step: Step) -> Iterator[Step]:
@@ -188,7 +192,7 @@ def _complete(tree: StepTree, one: Step, nested: Sequence[Step], embedded: Seque
         before = [e.input for e in embedded if e.end is not None and e.end <= one.start]
         told = (r.input for r in nested if r.input is not None)
         one = replace(one, input=next(told, before[-1] if before else None))
-    if one.documents is not None or one.hidden or one.cut:
+    if not one.lacks_texts or one.hidden or one.cut:
         return one
     tool = next((above for above in tree.ancestors(one) if above.kind == "tool"), None)
     if tool is not None and "output" in tool.hidden:
@@ -223,7 +227,7 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
     """Yield a retrieval for each tool result in a prompt whose tool call has no step of its own."""
     outputs = [step.output or "" for step in tree.steps if step.kind == "tool"]
     said = [call.output for call in tree.generators if len(call.output or "") >= _MIN_OUTPUT]
-    known = [p.text for one in retrievals for p in one.documents or ()]
+    known = [p.text for one in retrievals if not one.lacks_texts for p in one.documents or ()]
     seen: set[tuple[Hashable, str]] = set()
     loops = _loops(tree)
     for call in tree.generators:
@@ -232,14 +236,14 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
             key = parent, normalised(result.text)  # agents repeat a result in later prompts
             is_text = result.text.strip() and not _FAILED.match(result.text)
             retrieves = bool(result.documents) or CONTEXT_TOOLS.search(result.tool)
-            if key in seen or not is_text or not retrieves:
+            if key in seen or not (is_text or result.documents is None) or not retrieves:
                 continue
             seen.add(key)
             shown = (result.text,)
             # If an LLM wrote the result, the tool is an agent. If a tool did, the tool has a step.
             if place(result.text, outputs) or any(place(t or "", shown) for t in (*said, *known)):
                 continue
-            documents = result.documents or parts_of(result.text)
+            documents = result.documents or (parts_of(result.text) if is_text else None)
             parts = {"name": result.tool, "documents": documents, "contexts_source": "tool"}
             above = None if parent == call.id else parent
             yield _retrieval((call.id, number), call, above, **parts)
@@ -318,9 +322,9 @@ def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, l
             first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
     groups: dict[Hashable, list[Step]] = {}
     for call in _answering_steps(tree, first.keys()):
-        holders = (a.id for a in tree.ancestors(call) if a.id in first)
+        holders = (a.id for a in (*tree.ancestors(call), call) if a.id in first)
         anchor = next((a for a in holders if first[a] <= call.start), None)
-        if anchor is not None:
+        if anchor is not None and not tree.is_inside(call, {"plan"}):
             groups.setdefault(anchor, []).append(call)
     return groups
 
@@ -444,8 +448,8 @@ class Turn:
             return "retrieval"
         if self.lacks_texts or any(one.contexts_source == "prompt" for one in self.retrievers):
             return "prompt"
-        found = any(one.documents and one.contexts_source == "tool" for one in self.retrievers)
-        return "tool" if found else "retrieval"
+        found = {one.contexts_source for one in self.retrievers if one.documents}
+        return "tool" if "tool" in found else "memory" if "memory" in found else "retrieval"
 
     @property
     def recorded(self) -> frozenset[Part]:

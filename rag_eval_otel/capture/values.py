@@ -81,6 +81,7 @@ _SAYS_CUT = re.compile(
 )
 _TAIL = 80  # characters at the end of a value that may say that the value was truncated
 _BEGINS_JSON = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:"|\{\s*"|\[\s*["\[{\d])|"[^"]*$')
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _EMPTY = frozenset({"", "null", "None", "{}", "[]", '""'})
 
 
@@ -120,9 +121,9 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, 
     """Yield the attributes ``<prefix>.<number>.<member>`` as pairs of number and members."""
     found: dict[int, dict[str, Any]] = {}
     for key, item in attributes.items():
-        if key.startswith(prefix):
+        if key.startswith(f"{prefix}."):
             number, _, member = key[len(prefix) + 1 :].partition(".")
-            if number.isdecimal() and member:
+            if member and _INDEX.fullmatch(number):
                 found.setdefault(int(number), {})[member] = item
     yield from sorted(found.items())
 
@@ -189,11 +190,14 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
     blocks = content if isinstance(content, list | tuple) else ()
     if any(_is_result(block) for block in blocks):
         role = "tool"
+    hosted = list(_hosted(blocks))
     text = content if isinstance(content, str) else "".join(texts_of(blocks))
     called = dict(_called(calls, blocks))
     message: dict[str, Any] = {"role": role, "content": text, "tool_calls": bool(calls or called)}
     if called:
         message["called"] = called
+    if hosted:
+        message["hosted"] = hosted
     if role == "tool":
         whole = {"id": _call_id(data), "name": data.get("name"), "text": text}
         whole["artifact"] = plain(data.get("artifact"))
@@ -218,6 +222,16 @@ def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[st
         yield {"id": _call_id(inner), "name": name, "text": _result(block) or ""}
 
 
+def _hosted(blocks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield name and data of the results in ``blocks`` of searches that have no span."""
+    names = {str(at(block, "id")): block["name"] for block in blocks if at(block, "name")}
+    for block in filter(_is_hosted, blocks):
+        data = read(block.get("server_tool_call_response", block))
+        name = f"{_type_of(block)} {at(data, 'type')} {names.get(str(_call_id(block)))}"
+        if "search" in name or "retriev" in name:
+            yield name, data if at(data, "response") is None else data["response"]
+
+
 def _call_id(data: Any) -> Any:
     return next((data[key] for key in _CALL_IDS if at(data, key)), None)
 
@@ -238,6 +252,17 @@ def _is_result(block: object) -> bool:
     )
 
 
+def _is_hosted(block: object) -> bool:
+    """Return True if ``block`` is the result of a tool of the model's provider, or of a search."""
+    kind = _type_of(block)
+    has_data = any(at(block, key) for key in ("content", "results", "response", "text"))
+    return kind == "server_tool_call_response" or ("search" in kind and has_data)
+
+
+def _type_of(block: object) -> str:
+    return str(at(block, "generic_type") or at(block, "type"))
+
+
 def _is_call(block: object) -> bool:
     return isinstance(block, Mapping) and (
         block.get("type") in ("tool_call", "tool_use", "function_call")
@@ -252,7 +277,7 @@ def texts_of(blocks: Sequence[Any]) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, str):
             yield block
-        elif isinstance(block, Mapping) and not _is_reasoning(block):
+        elif isinstance(block, Mapping) and not (_is_reasoning(block) or _is_hosted(block)):
             said = block.get("text")
             if said is None and block.get("type") in ("text", "output_text", "input_text", None):
                 said = block.get("content")
@@ -488,3 +513,9 @@ def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
         if part in parts:
             places.setdefault(part, at)
     return places
+
+
+def provider_id(response_id: str | None) -> str | None:
+    """Return the id of a model's response, unless LangChain has made it of the id of a run."""
+    is_of_run = response_id is None or response_id.startswith(("lc_run-", "run-"))
+    return None if is_of_run else response_id

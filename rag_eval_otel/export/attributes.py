@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -18,10 +19,17 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import convention_of, native, openinference, owner_of
 from rag_eval_otel.capture.span import Span as SpanRecord
-from rag_eval_otel.capture.span import attributes_of
+from rag_eval_otel.capture.span import attributes_of, limits_of
 from rag_eval_otel.capture.values import exportable
-from rag_eval_otel.config import ExportContent, ScoreEvents
+from rag_eval_otel.config import ExportContent, ScoreAttributes, ScoreEvents
 from rag_eval_otel.errors import RedactionError
+from rag_eval_otel.export.backends.annotation import (
+    MAX_EXPLANATION,
+    OVERALL,
+    Annotation,
+    annotations_of,
+    openinference_object,
+)
 from rag_eval_otel.types import Ending, Evaluation, Feedback, Score, SpanRef, Usage
 from rag_eval_otel.untrusted import Redactor
 
@@ -42,13 +50,81 @@ def span_context(ref: SpanRef | None) -> Context:
 
 T = TypeVar("T")
 _Optional: TypeAlias = "Mapping[str, AttributeValue | None]"
+_Part: TypeAlias = "dict[str, AttributeValue] | Annotation"
 
+_DIGITS = 10  # of an index: a longer number is a name that only looks like one
 _SEARCHES = (semconv.EVALUATION_SEARCHES, semconv.EVALUATION_REPEATED, semconv.EVALUATION_EMPTY)
-MAX_EXPLANATION = 1024  # characters
 
 
-def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str, AttributeValue]:
-    """Return the ``rag.evaluation.*`` span attributes with the status and scores in ``ending``."""
+def score_attributes(
+    ending: Ending,
+    *,
+    explanations: bool = False,
+    form: ScoreAttributes = "both",
+) -> dict[str, AttributeValue]:
+    """Return the span attributes with the status and scores in ``ending``."""
+    return _fitting(_parts(ending, explanations=explanations, form=form))
+
+
+def _fitting(
+    parts: Iterable[_Part], present: Collection[str] = (), *, room: float = math.inf
+) -> dict[str, AttributeValue]:
+    """Return the attributes of ``parts`` for a span with room for some beside those ``present``.
+
+    What has no room is left out from the last score on: its object, then its other attributes.
+    """
+    attributes: dict[str, AttributeValue] = {}
+    objects: list[Annotation] = []
+    for part in parts:
+        is_object = isinstance(part, Annotation)
+        names = openinference_object(part, 0) if isinstance(part, Annotation) else part
+        room -= sum(is_object or name not in present for name in names)
+        if room < 0:
+            break
+        if isinstance(part, Annotation):
+            objects.append(part)
+        else:
+            attributes |= part
+    objects.sort(key=lambda each: each.value is None)  # those of the turn are the last
+    for number, each in enumerate(objects, _first_free(present)):
+        attributes |= openinference_object(each, number)
+    return attributes
+
+
+def _first_free(names: Iterable[str]) -> int:
+    """Return the index after those of the evaluations of others."""
+    parts = (name.split(".", 2)[1] for name in names if name.startswith("evaluations."))
+    numbers = (int(part) for part in parts if part.isdecimal() and len(part) < _DIGITS)
+    return 1 + max(numbers, default=-1)
+
+
+def _parts(ending: Ending, *, explanations: bool, form: ScoreAttributes) -> Iterator[_Part]:
+    """Yield attributes that stay together, and objects of OpenInference, the last to stay first."""
+    for name, value in exportable_attributes(_of_turn(ending)).items():
+        yield {name: value}
+    yield from map(feedback_attributes, ending.feedback)
+    evaluation = ending.evaluation
+    if evaluation is None:
+        return
+    objects = dict[str, Annotation]()
+    if form != "rag":
+        made = annotations_of(evaluation, explanations=explanations)
+        objects = {each.name: each for each in made}
+        yield from (objects[name] for name in (OVERALL,) if name in objects)
+        for name, label in (("outcome", evaluation.outcome), ("cause", evaluation.cause)):
+            if label is not None:
+                yield Annotation(name=name, trace_id=0, span_id=None, label=label, kind="CODE")
+    for prefix, judged in evaluation.judged:
+        for score in judged.scores:
+            name = prefix + score.name
+            is_explained = explanations and not prefix and form == "rag"
+            if leaves := _leaves(score, name, form=form, is_explained=is_explained):
+                yield leaves
+            if (found := objects.get(exportable(name))) is not None:
+                yield found
+
+
+def _of_turn(ending: Ending) -> _Optional:
     attributes: dict[str, AttributeValue | None] = {
         semconv.EVALUATION_STATUS: ending.status,
         semconv.EVALUATION_REASON: ending.reason,
@@ -56,8 +132,6 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
         semconv.EVALUATION_OUTCOME: ending.outcome,
         **dict(zip(_SEARCHES, ending.searches or (), strict=False)),
     }
-    for feedback in ending.feedback:
-        attributes |= feedback_attributes(feedback)
     evaluation = ending.evaluation
     if evaluation is not None:
         details = {key for score in evaluation.scores for key in score.detail}
@@ -79,13 +153,7 @@ def score_attributes(ending: Ending, *, explanations: bool = False) -> dict[str,
                 semconv.EVALUATION_SAMPLING_PROBABILITY: float(evaluation.sampling.probability),
                 semconv.EVALUATION_SAMPLING_TARGETED: evaluation.sampling.is_targeted or None,
             }
-        for prefix, judged in evaluation.judged:
-            for score in judged.scores:
-                attributes |= _leaves(score, prefix + score.name)
-                if explanations and score.explanation and not prefix:
-                    key = semconv.metric_attribute(score.name, semconv.LEAF_EXPLANATION)
-                    attributes[key] = score.explanation[:MAX_EXPLANATION]
-    return exportable_attributes(attributes)
+    return attributes
 
 
 def feedback_attributes(feedback: Feedback) -> dict[str, AttributeValue]:
@@ -119,18 +187,27 @@ def _spent(usage: Usage, cost: float | None, currency: str) -> _Optional:
     }
 
 
-def _leaves(score: Score, name: str) -> _Optional:
-    leaves: _Optional = {
-        semconv.LEAF_SCORE: score.value,
-        semconv.LEAF_NORMALIZED_SCORE: _float(score.normalized),
-        semconv.LEAF_LABEL: score.label,
-        semconv.LEAF_THRESHOLD: _float(score.threshold),
-        semconv.LEAF_REASON: score.reason,
-        semconv.LEAF_VERSION: score.version or None,
-        semconv.LEAF_TOKENS: score.usage.tokens or None,
-        semconv.LEAF_COST: score.cost,
+def _leaves(
+    score: Score, name: str, *, form: ScoreAttributes, is_explained: bool
+) -> dict[str, AttributeValue]:
+    """Return the attributes of ``score``, those that ``form`` has not in an object."""
+    leaves: dict[str, AttributeValue | None] = {
+        semconv.LEAF_SCORE: None if form == "openinference" else score.value,
+        semconv.LEAF_LABEL: None if form == "openinference" else score.label,
+        semconv.LEAF_REASON: score.reason if form == "rag" or score.value is None else None,
     }
-    return {semconv.metric_attribute(name, leaf): value for leaf, value in leaves.items()}
+    if form == "rag":
+        leaves |= {
+            semconv.LEAF_NORMALIZED_SCORE: _float(score.normalized),
+            semconv.LEAF_THRESHOLD: _float(score.threshold),
+            semconv.LEAF_VERSION: score.version or None,
+            semconv.LEAF_TOKENS: score.usage.tokens or None,
+            semconv.LEAF_COST: score.cost,
+        }
+    if is_explained and score.explanation:
+        leaves[semconv.LEAF_EXPLANATION] = score.explanation[:MAX_EXPLANATION]
+    named = {semconv.metric_attribute(name, leaf): value for leaf, value in leaves.items()}
+    return exportable_attributes(named)
 
 
 def _float(number: float | None) -> float | None:
@@ -240,6 +317,11 @@ class ContentFilter:
         is_changed = False
         for name, value in attributes.items():
             owner = owner_of(name, event)
+            place, _, member = name.rpartition(".")
+            writer = attributes.get(f"{place}.identifier")
+            is_ours = semconv.EVALUATION_VERSION in attributes if event else writer == semconv.SCOPE
+            if is_ours and member in {"explanation", "metadata"}:
+                owner = None  # of a score by this library, which explains it only if it may
             is_own = owner == "own"
             is_redacted = is_own and bool(self.redactor)
             is_dropped = self.exported != "all" if is_own else owner and self.exported == "none"
@@ -274,6 +356,7 @@ class EventLog:
         severity = _logs.SeverityNumber.WARN if is_warning else _logs.SeverityNumber.INFO
         self._logger.emit(
             event_name=name,
+            timestamp=time.time_ns(),
             context=span_context(span),
             severity_number=severity,
             body=body,
@@ -309,8 +392,10 @@ class EventSink:
 
 def _results(evaluation: Evaluation, *, explanations: bool) -> Iterator[_Optional]:
     """Yield the attributes of an event for each score, and for outcome and cause."""
-    for score in evaluation.scores:
-        yield _of_score(score, evaluation, explanations=explanations)
+    for prefix, judged in evaluation.judged:
+        for score in judged.scores:
+            name = prefix + score.name
+            yield _of_score(score, judged, name=name, explanations=explanations)
     for name, label in (("outcome", evaluation.outcome), ("cause", evaluation.cause)):
         if label is not None:
             yield {
@@ -319,18 +404,17 @@ def _results(evaluation: Evaluation, *, explanations: bool) -> Iterator[_Optiona
                 semconv.GEN_AI_EVALUATION_SCORE_LABEL: label,
                 semconv.EVALUATION_JUDGE: evaluation.judge,
             }
-    if evaluation.offline is not None:
-        yield from _results(evaluation.offline, explanations=explanations)
 
 
-def _of_score(score: Score, evaluation: Evaluation, *, explanations: bool) -> _Optional:
+def _of_score(score: Score, evaluation: Evaluation, *, name: str, explanations: bool) -> _Optional:
     probability = None if evaluation.sampling is None else evaluation.sampling.probability
     text = (score.explanation or "")[:MAX_EXPLANATION] if explanations else ""
     return {
         **evaluation.about,
-        semconv.GEN_AI_EVALUATION_NAME: score.name,
+        semconv.GEN_AI_EVALUATION_NAME: name,
         semconv.GEN_AI_EVALUATION_SCORE_VALUE: score.value,
         semconv.GEN_AI_EVALUATION_SCORE_LABEL: score.label,
+        semconv.EVALUATION_NORMALIZED: _float(score.normalized),
         semconv.EVALUATION_THRESHOLD: _float(score.threshold),
         semconv.ERROR_TYPE: score.reason if score.status == "error" else None,
         semconv.EVALUATION_REASON: score.reason,
@@ -350,21 +434,51 @@ class SpanScores:
     """
 
     explanations: bool = False
+    form: ScoreAttributes = "both"
     events: ScoreEvents = "log"
     has_logs: Callable[[], bool] = lambda: True
+    on_omitted: Callable[[int], object] = lambda _number: None  # attributes without room
     clock: Callable[[], int] = time.time_ns
 
     def copy(self, span: ReadableSpan, ending: Ending) -> ReadableSpan:
         """Return a copy of the ended ``span`` with the attributes and events of ``ending``."""
-        added = score_attributes(ending, explanations=self.explanations)
-        attributes, events = {**(span.attributes or {}), **added}, self.events_of(ending)
-        return copied(span, attributes=attributes, events=[*span.events, *events])
+        present = dict(attributes_of(span))
+        added = self.fitting(self.parts_of(ending), present, limits_of(span)[0])
+        events = [*span.events, *self.events_of(ending)]
+        return copied(span, attributes={**present, **added}, events=events)
 
     def write(self, span: Span, ending: Ending) -> None:
         """Add the attributes and events of ``ending`` to ``span``, which is still open."""
-        span.set_attributes(score_attributes(ending, explanations=self.explanations))
+        self.set(span, self.parts_of(ending))
+        self.add_events(span, ending)
+
+    def set(self, span: Span, parts: Sequence[_Part]) -> None:
+        """Set the attributes of ``parts`` on the open ``span``, as far as there is room."""
+        most, length = limits_of(span)
+        present = getattr(span, "attributes", None) or {}  # none if it does not record
+        for name, value in self.fitting(parts, present, most).items():
+            is_cut = length is not None and len(str(value)) > length
+            if not (is_cut and name.endswith(".metadata")):  # JSON that is cut is none
+                span.set_attribute(name, value)
+
+    def add_events(self, span: Span, ending: Ending) -> None:
         for event in self.events_of(ending):
             span.add_event(event.name, event.attributes, event.timestamp)
+
+    def parts_of(self, ending: Ending) -> list[_Part]:
+        """Return what ``ending`` says, for `fitting`."""
+        return [*_parts(ending, explanations=self.explanations, form=self.form)]
+
+    def fitting(
+        self, parts: Sequence[_Part], present: Mapping[str, Any], limit: int | None
+    ) -> dict[str, AttributeValue]:
+        """Return the attributes of ``parts`` for which a span with those ``present`` has room."""
+        whole = _fitting(parts, present)
+        if limit is None or len(present.keys() | whole.keys()) <= limit:
+            return whole
+        kept = _fitting(parts, present, room=limit - len(present))
+        self.on_omitted(len(whole) - len(kept))
+        return kept
 
     def events_of(self, ending: Ending) -> Iterator[Event]:
         """Yield span events for scores, outcome and cause in ``ending``, if they are wanted."""

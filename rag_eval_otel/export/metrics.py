@@ -71,6 +71,7 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.FEEDBACK_RECEIVED: _counter("{feedback}", "Feedback by outcome."),
     semconv.FEEDBACK_AGREEMENT: _counter("{turn}", "Turns by the labels of judge and people."),
     semconv.RELEASED: _counter("{span}", "Exported spans that waited for scores, by status."),
+    semconv.OMITTED: _counter("{attribute}", "Attributes of scores that a span had no room for."),
     semconv.OFFLINE_SCORE: _scores("Scores of all RAG turns by the offline judge of a cascade."),
     semconv.WEIGHTED_SCORE: _counter(
         "{score}", "Scores, divided by the probability of their turn."
@@ -342,6 +343,10 @@ class InstrumentSink:
         """Count an exported span by the status that it has got."""
         self.tally.add("released", status)
         self._record(semconv.RELEASED, 1, {semconv.STATUS: status})
+
+    def omitted(self, number: int) -> None:
+        """Count attributes of scores for which a span had no room."""
+        self._record(semconv.OMITTED, number)
 
     def internal_error(self, place: str) -> None:
         """Count an exception in the part ``place`` of this library, such as "sink"."""

@@ -115,11 +115,6 @@ class Budget:
                     f" {self.prices.currency}: use one currency in the options budget and prices"
                 )
 
-    def divide(self, share: float) -> None:
-        """Use only ``share`` of each limit from now on, unless the counts are shared anyway."""
-        if self._shared is None:
-            self._most = [max(1, int(whole(limit) * share)) for limit in self.limits]
-
     def _reset_lock(self) -> None:
         self._lock = threading.RLock()  # reentrant: a garbage collection may end a request
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.usage import note
 from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import JudgeFunction, Replies, Usage
@@ -34,6 +35,7 @@ class FunctionJudge:
         """Return the replies to ``tasks`` from one call."""
         request = compose(tasks)
         prompt = f"{request.system}\n\n{request.user_with_schema}"
+        note(messages=[{"role": "user", "content": prompt}], text="")
         if inspect.iscoroutinefunction(self._function):
             text: object = await self._function(prompt)
         else:
@@ -41,6 +43,7 @@ class FunctionJudge:
         if inspect.isawaitable(text):  # an object whose call is asynchronous
             text = await text
         if isinstance(text, str):
+            note(text=text)
             parts = read_parts(text, tasks)
         else:
             told = f"the function returned {type(text).__name__}, not a str"

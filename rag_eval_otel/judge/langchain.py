@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.judge.usage import note
 from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.runtime.threads import Workers
@@ -46,6 +47,7 @@ class LangChainJudge:
 
         request = compose(tasks)
         messages = [("system", request.system), ("human", request.user_with_schema)]
+        note(messages=[{"role": role, "content": text} for role, text in messages], text="")
         with tracing_context(enabled=False):
             call = partial(self._llm.invoke, messages, config={"callbacks": []})
             message = await self._workers.run(call)
@@ -55,6 +57,7 @@ class LangChainJudge:
         if not isinstance(text, str):  # it has blocks
             text = "".join(b if isinstance(b, str) else b.get("text") or "" for b in text)
         text = text.rpartition("</think>")[2]  # without the thoughts of the model
+        note(text=text)
         counted = getattr(message, "usage_metadata", None) or {}
         usage = Usage(
             judge_requests=1,

@@ -60,17 +60,18 @@ _CURVE = 1.6  # power that turns a share of .65 (as likely backed as not) into a
 _LACKS = 0.7  # factor if a number or a negation is found nowhere
 
 # A refusal is recognised by the roles of its words, each a letter.
-_WORD = re.compile(rf"[{_DENSE}]|[^\W{_DENSE}]+")
+_WORD = re.compile(rf"[{_DENSE}]|(?:[^\W{_DENSE}]|[{_MARKS}])+")
 _LONGEST = 4  # most words, or characters, of an entry of refusals.txt
-_REFUSAL = re.compile(r"U|N[^D]{0,7}T|T[^DX]{0,3}N|B.{0,4}T")
-_REFUSAL_OF = re.compile(r"N[^D]{0,7}W|W[^DX]{0,4}N|T[^DX]{0,15}N|B")  # with a role of `_NAMED`
-_NAMED = frozenset("SIQ")
+_REFUSAL = re.compile(r"U|N[^D]{0,7}[TG]|T[^DX]{0,3}N")
+_REFUSAL_OF = re.compile(r"N[^D]{0,12}[TW]|[TWG][^DX]{0,15}N|B")
+_REPORTED = re.compile(r"D|[^NSIQFUB]{0,20}(?:,D|T[DX])")  # somebody says that ...
+_NAMED = frozenset("SIQF")  # the roles without which `_REFUSAL_OF` is no refusal
 _LONGEST_STEM = 20  # characters of a word that are compared with stems
 _TELLING = 3.0  # weight of content words from which a clause after a refusal tells something
 _QUOTED = re.compile(r'"[^"]*(?:"|$)|[“„][^“”„]*(?:[“”]|$)|«[^»«]*(?:»|$)|「[^」「]*(?:」|$)')
 _CLAUSE = re.compile(
-    r"(?i)[,:\u2013\u2014] +|[\uff0c\uff1a]"
-    r"| (?=(?:but|although|though|aber|pero|aunque|però|но|хотя) )"
+    r"(?i)[,:\u060c\u2013\u2014] +|[\u3001\uff0c\uff1a]|(?<=지만) "
+    r"| (?=(?:but|although|though|aber|pero|aunque|però|но|хотя|maar|ale|ama|لكن|लेकिन) )"
 )
 _BUT = re.compile(r"(?i)^(?:but|although|though|aber|mais|pero|aunque|ma|però|mas|но|хотя) ")
 _PORTUGUESE = re.compile(r"(?i)\b(?:ao|dos|em|é|não|os|são|uma?)\b")
@@ -190,9 +191,8 @@ class _Clause(NamedTuple):
     def is_courtesy(self) -> bool:
         """Whether it only goes with a refusal: an apology, advice, what was searched in vain."""
         roles = frozenset(self.roles)
-        is_limit = roles >= {"O", "S"} and roles.isdisjoint("DX")
         again = roles >= {"N", "S"} or _REFUSAL_OF.search(self.roles)
-        return bool(is_limit or roles & {"F", "I"} or (again and not self.contrasts))
+        return bool(roles & {"F", "I"} or (again and not self.contrasts))
 
 
 def _clauses(sentence: str) -> list[_Clause]:
@@ -203,7 +203,7 @@ def _clauses(sentence: str) -> list[_Clause]:
     spans = [slice(start, end) for (_, start), (end, _) in pairwise(cuts)]
     roles = [_roles_of(shown[span]) for span in spans]
     is_named = not _NAMED.isdisjoint(chain.from_iterable(roles))
-    is_report = roles[0].startswith("D")
+    is_report = bool(_REPORTED.match(",".join(roles)))
     clauses = []
     for span, one in zip(spans, roles, strict=True):
         is_report = is_report or "P" in one
@@ -261,10 +261,6 @@ def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
         if is_own and not clause.refuses and ("0" in clause.roles or not clause.is_courtesy):
             said.append(_BUT.sub("", clause.text))
     return said
-
-
-def _weight(sentence: str) -> float:
-    return sum(term.weight for term in terms(sentence))
 
 
 def _is_remark(sentence: str) -> bool:
@@ -392,9 +388,9 @@ _IN_COMMON: Mapping[Kind, Mapping[str, float]] = {  # how similar a kind is to o
 _READ = 1000  # the question word is in so many characters
 _WINDOW = 5  # words after "what" among which its noun is searched
 _TELLS, _LONG = 5, 40  # words: a longer answer may give several kinds, a very long one any
-_MAX_ASKED = 12  # most words of an answer in a question generated from it
+_MAX_ASKED = 8  # most words of an answer in a question generated from it
 _TOPIC, _BY_USER = 4, 3.0  # words of a topic; weight of a user's message beside the assistant's
-_NAMED_BY = 2  # words of the topic in a stand-alone question
+_STANDS = 3  # words with which a question stands alone; it gets missing ones from the topic
 _GIVES, _UNKNOWN = 0.15, 0.5  # weight of the kind of thing in a context; value if not recognisable
 _COVERING = 0.62  # power that turns a share of .33 (few contexts below it serve) into a half
 _ABOUT, _ASKS = 0.75, 0.25  # weights of the words of a question, and of the kind of thing
@@ -557,7 +553,7 @@ class LexicalJudge:
     label_metrics = frozenset(
         {"context_relevance", "faithfulness", "response_groundedness", "statement_faithfulness"}
     )  # the metrics whose scores separate good answers from bad ones at one half
-    revision = 5  # part of the version of a score: raise it whenever the replies change
+    revision = 6  # part of the version of a score: raise it whenever the replies change
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Return a reply or an error for each of ``tasks``."""
@@ -685,9 +681,10 @@ class Answers:
         return say.ReverseQuestion(question=question, noncommittal=1 if evades(self.answer) else 0)
 
     def to_standalone_question(self) -> say.Reply:
-        known = keys_of(self.question)
-        named = [text for key, (text, _) in self.topic.items() if key not in known]
-        return say.StandaloneQuestion(question=" ".join([self.question, *named[:_NAMED_BY]]))
+        own = {term.key for term in terms(read(self.question)[1]) if _is_word(term)}
+        named = [text for key, (text, _) in self.topic.items() if key not in own]
+        missing = named[: max(0, _STANDS - len(own))]
+        return say.StandaloneQuestion(question=" ".join([self.question, *missing]))
 
     def to_similarities(self) -> say.Reply:
         near = (similarity(self.question, question) for question in self.task.texts("questions"))

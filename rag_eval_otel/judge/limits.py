@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -159,13 +159,18 @@ class Breaker:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Attempt:
+class Attempt:
+    """One attempt at a request, and how it ended."""
+
     deadline: float
     is_first: bool
     is_probe: bool = False
     is_usable: bool = True
     began: float = 0.0
+    sent: int = field(default_factory=time.time_ns)
     outcome: Outcome = "cancelled"
+    reply: object = None
+    error: BaseException | None = None
 
 
 class Endpoint:
@@ -201,7 +206,7 @@ class Endpoint:
         self._firsts, self._retries = SlidingWindow(_MINUTE), SlidingWindow(_MINUTE)
         self.retried = self.returned = 0
         self._slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
-        self._under_way: set[_Attempt] = set()
+        self._under_way: set[Attempt] = set()
         self.attempts: Counter[Outcome] = Counter()
         self._paused_until = self._paused_at = -math.inf
         self._answered = -math.inf  # when the last reply came
@@ -232,7 +237,7 @@ class Endpoint:
         tries = 0
         last: errors.JudgeError | None = None
         while True:
-            attempt = _Attempt(deadline=deadline, is_first=last is None)
+            attempt = Attempt(deadline=deadline, is_first=last is None)
             try:
                 await self._admit(attempt, slots)
             except errors.JudgeError:
@@ -246,6 +251,7 @@ class Endpoint:
                     bounded = seconds < math.inf  # else, no task is made for the request
                     reply = await (asyncio.wait_for(send(), seconds) if bounded else send())
                     attempt.is_usable = is_usable(reply)
+                    attempt.reply = reply
                     return reply
             except asyncio.TimeoutError:
                 last = errors.JudgeTimeoutError("no reply in time")
@@ -255,7 +261,7 @@ class Endpoint:
                 slots.release()
             tries = await self._before_retry(attempt, last, tries=tries)
 
-    async def _before_retry(self, attempt: _Attempt, error: Exception, *, tries: int) -> int:
+    async def _before_retry(self, attempt: Attempt, error: Exception, *, tries: int) -> int:
         """Wait, and return the new number of ``tries``; raise ``error`` if no retry is allowed."""
         if attempt.outcome not in _RETRIED or tries >= self.limits.retries:
             raise error
@@ -283,7 +289,7 @@ class Endpoint:
                     return tries
         raise error
 
-    async def _admit(self, attempt: _Attempt, slots: asyncio.Semaphore) -> None:
+    async def _admit(self, attempt: Attempt, slots: asyncio.Semaphore) -> None:
         patience = self._clock() + self.limits.patience
         until = patience if math.isinf(attempt.deadline) else attempt.deadline
         while True:
@@ -336,7 +342,7 @@ class Endpoint:
             observe(error.reason)
         return error
 
-    def _record(self, attempt: _Attempt, error: BaseException | None) -> None:
+    def _record(self, attempt: Attempt, error: BaseException | None) -> None:
         now = self._clock()
         is_late = now >= attempt.deadline - _LATE
         outcome: Outcome = "ok" if attempt.is_usable else "unparsable"
@@ -344,7 +350,7 @@ class Endpoint:
             outcome = outcome_of(error)
             if outcome == "cancelled" and is_late:  # the evaluation cancels what is too late
                 outcome = "timeout"
-        attempt.outcome = outcome
+        attempt.outcome, attempt.error = outcome, error
         pause, change = 0.0, None
         with self._lock:
             self.attempts[outcome] += 1
@@ -375,6 +381,8 @@ class Endpoint:
             self._log.write("closed", "the %s answers again", self.title)
         for observe in self.observers:
             observe(outcome, now - attempt.began)
+        caller = current_scope()
+        caller.on_attempt(attempt, caller.meter)
 
     def _pause(self, seconds: float | None, *, now: float, is_first: bool) -> float:
         if is_first:

@@ -24,7 +24,7 @@ from rag_eval_otel import errors
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after, status_of
 from rag_eval_otel.judge.tasks import Graded, Task, most_tokens
-from rag_eval_otel.judge.usage import attempt, will_attempt
+from rag_eval_otel.judge.usage import attempt, note, will_attempt
 from rag_eval_otel.judge.wire import Request, compose, read_parts
 from rag_eval_otel.log import address_of, log
 from rag_eval_otel.providers import Provider, SchemaMode, TokenLimit, provider_of
@@ -74,11 +74,10 @@ class OpenAIJudge:
     """A judge that is a model behind an OpenAI-compatible server.
 
     A request asks for a reply that matches a strict JSON Schema. Later requests leave out what the
-    server has refused by name, so that reasoning models need no option: a JSON object and then
-    plain text, with the schema in the prompt, replace the schema; the temperature is left out; the
-    probabilities of tokens, for metrics with ``rating="logprobs"``, become fewer and then none;
-    ``max_completion_tokens`` replaces ``max_tokens``. Server errors, 429 (as Retry-After says),
-    timeouts and connection errors are retried.
+    server has refused by name: a JSON object and then plain text, with the schema in the prompt,
+    replace the schema; the temperature is left out; probabilities of tokens, for metrics with
+    ``rating="logprobs"``, become fewer; ``max_completion_tokens`` replaces ``max_tokens``. Server
+    errors, 429 (as Retry-After says), timeouts and connection errors are retried.
 
     - ``provider``: decides the names of fields and the environment variables with address and key
       (for ``openai``: ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``).
@@ -217,8 +216,10 @@ class OpenAIJudge:
 
 
 def _replies(payload: Mapping[str, Any], tasks: Tasks, *, model: str, requests: int) -> Replies:
-    parts = read_parts(_content(payload), tasks)
+    text = _content(payload)
+    parts = read_parts(text, tasks)
     choice = payload["choices"][0]
+    note(text=text, finish=choice.get("finish_reason"))
     if choice.get("finish_reason") == "length":
         cut = "the reply was cut off at its longest (finish_reason 'length'): raise max_tokens"
         kind = errors.UnparsableReplyError
@@ -322,7 +323,7 @@ class OpenAIClient:
             self.limits = Limits(retries=client.max_retries, timeout=None)
         if version:
             self._options["api_version"] = version
-        self._key_variable = provider.keys[0]
+        self._key_variable, self._provider = provider.keys[0], provider.name
         self._given = client
         self._clients: _Clients = {}
         call_in_child(self._leave_clients)
@@ -348,6 +349,7 @@ class OpenAIClient:
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the JSON of the response; typed methods of the library are slow, and traced."""
         _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
+        note(provider=self._provider, messages=body.get("messages", ()), text="", finish="")
         async with attempt() as result:
             with judge_errors(self._key_variable):
                 client = await self._client()

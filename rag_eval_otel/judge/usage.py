@@ -26,13 +26,15 @@ Weights: TypeAlias = Mapping[Any, int]
 class Scope:
     """What code that sends a request knows about its caller, without arguments for it.
 
-    The deadline of the turn (``time.monotonic``), the metric that asks, the user's prompts by name.
+    The deadline of the turn (``time.monotonic``), the metric that asks, the user's prompts by name,
+    the `Meter` of the request, and a function that gets each attempt of it with this meter.
     """
 
     deadline: float = math.inf
     metric: str | None = None
     prompts: Mapping[str, str] | None = None
     meter: Meter | None = None
+    on_attempt: Callable[[Any, Meter | None], object] = lambda *_: None
 
 
 _SCOPE: ContextVar[Scope] = ContextVar("rag_eval_otel_scope", default=Scope())  # noqa: B039
@@ -50,6 +52,12 @@ def scope(**changes: Any) -> Iterator[None]:
         yield
     finally:
         _SCOPE.reset(token)
+
+
+def note(**fields: Any) -> None:
+    """Add ``fields``, such as the texts of the request that is under way, to its `Meter`."""
+    if meter := _SCOPE.get().meter:
+        meter.notes |= fields
 
 
 def deadline_after(seconds: float | None, *, clock: Callable[[], float] = time.monotonic) -> float:
@@ -91,6 +99,7 @@ class Meter:
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
         self.budget, self.model, self.size, self.part = budget, model, size, part
         self.usage = Usage()
+        self.notes: dict[str, Any] = {}  # about the last attempt
         self.error: BaseException | None = None
         self.is_closed = False
         self.assumed = 1  # attempts, if none is counted

@@ -34,12 +34,10 @@ class RagEvalCallbackHandler(LangChainCapture):
 
         chain.invoke(question, config={"callbacks": [RagEvalCallbackHandler()]})
 
-    The handler takes the options of `Config`, or a whole ``config``, and the ``sinks`` of
-    `instrument`. Other options are read from the environment. Invalid ones raise `ConfigError`.
-
-    The handler attaches to the tracer provider at its first run, or at the first use of a method or
-    of ``stats``, so the application may set the provider later. All handlers on one provider share
-    one pipeline, which has the options and sinks of the first handler.
+    The handler takes the arguments of `instrument`, except the providers. It attaches to the tracer
+    provider at its first run, or at the first use of a method or of ``stats``, so the application
+    may set the provider later. All handlers on one provider share one pipeline, which has the
+    options and sinks of the first handler.
     """
 
     def __init__(

@@ -30,7 +30,6 @@ from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import resolve_metrics
-from rag_eval_otel.metrics.base import kinds_of
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.runtime.providers import (
     Attachment,
@@ -125,14 +124,22 @@ class Handle:
         """The counts of turns, waiting spans and errors up to now."""
         return self._pipeline.stats
 
+    def explain(self, trace_id: int | str) -> str | None:
+        """Say why turns of a trace were skipped, what is missing, and what would help.
+
+        ``trace_id`` is an int or its hexadecimal digits. None if no turn of the trace was skipped,
+        or if it is not among the last 1,000 traces with such a turn.
+        """
+        number = int(trace_id, 16) if isinstance(trace_id, str) else trace_id
+        return "\n".join(self._pipeline.scorer.explanations.get(number, ())) or None
+
     def watch_canary(self, samples: Sequence[Sample], *, minutes: float = 60.0) -> Canary:
         """Score ``samples`` every ``minutes`` minutes, to detect a change of the judge.
 
-        The 1 to 64 samples are scored with the metrics and the judge of this handle. The scores of
-        the first five rounds are the baseline. The samples stay the same, so if their scores
-        change, the judge has changed. This is reported as an alarm for ``canary.<metric>`` with the
-        cause ``judge``, which drift alarms on live scores then also have. `shutdown` or
-        `Canary.stop` ends the rounds. Raises `ConfigError` if the option ``drift`` is off.
+        The scores of the 1 to 64 samples in the first five rounds are the baseline. If they change,
+        the judge has changed: an alarm for ``canary.<metric>`` has the cause ``judge``, and so have
+        drift alarms on live scores. `shutdown` or `Canary.stop` ends the rounds. Raises
+        `ConfigError` if the option ``drift`` is off.
         """
         pipeline = self._pipeline
         monitor = next((s.monitor for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
@@ -155,12 +162,11 @@ class Handle:
     def flush(self, timeout: float = 30.0) -> bool:
         """Read the spans and runs that have ended, wait for their scores, and export the spans.
 
-        Backends get the scores that they do not have yet. Return False if ``timeout`` seconds
-        passed before all scores came and the backends took them, or if a span processor reports a
-        failed flush. If the scores of a span are missing after half of ``timeout`` (5 s at most),
-        it is exported without scores, with the status ``flushed``; they still go to events and
-        metrics. True does not mean that a server has the spans: the SDK's processors return True
-        even if their exporter fails or drops spans, which it logs.
+        Backends get the scores that they do not have yet. Return False if ``timeout`` seconds were
+        not enough, or if a span processor reports a failed flush. A span without scores after half
+        of ``timeout`` (5 s at most) is exported with the status ``flushed``; its scores go to
+        events and metrics. True does not mean that a server has the spans: the SDK's processors
+        return True even if their exporter fails or drops spans, which it logs.
         """
         return self._pipeline.flush(timeout)
 
@@ -196,10 +202,9 @@ class RagEvalSpanProcessor(SpanProcessor):
         exporter = BatchSpanProcessor(OTLPSpanExporter())
         provider.add_span_processor(RagEvalSpanProcessor(exporter, judge="openai/gpt-5-mini"))
 
-    A turn is one question of a user and its answer. The span of a turn is held until the turn is
-    scored, for at most ``hold_seconds``. Then a copy with the scores goes to ``next_processor``, in
-    the context in which the span ended. Every span is passed on exactly once. Add this processor in
-    place of ``next_processor``, not beside it, and only once to a provider.
+    The span of a turn is held until the turn is scored, for at most ``hold_seconds``. Then a copy
+    with the scores goes to ``next_processor``, in the context in which the span ended. Add this
+    processor in place of ``next_processor``, not beside it, and only once to a provider.
 
     The processor takes the options of `Config`, or a whole ``config``; other options are read from
     the environment. Invalid ones raise `ConfigError`. The attribute ``handle`` is its `Handle`.
@@ -277,9 +282,8 @@ class RagEvalSpanProcessor(SpanProcessor):
             self._next.shutdown()
 
 
-def _ours(attachment: Attachment | None) -> list[RagEvalSpanProcessor]:
-    others = () if attachment is None else attachment.others or ()
-    return [each for each in others if isinstance(each, RagEvalSpanProcessor)]
+def _ours(attachment: Attachment) -> list[RagEvalSpanProcessor]:
+    return [each for each in attachment.others or () if isinstance(each, RagEvalSpanProcessor)]
 
 
 def instrument(
@@ -288,7 +292,6 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
-    wrap: SpanProcessor | None = None,
     sinks: Sequence[Sink | str] = (),
     **options: Unpack[ConfigOptions],
 ) -> Handle:
@@ -301,24 +304,15 @@ def instrument(
     A provider is instrumented once: a further call returns the handle of the first call. Each of
     ``sinks`` gets every `Evaluation`, in addition to the built-in sinks. A str is the name of an
     entry point in the group ``rag_eval_otel.sinks``.
-
-    With ``wrap``, nothing is attached. Add ``handle.processor`` to a provider in place of
-    ``wrap``::
-
-        handle = instrument(wrap=BatchSpanProcessor(exporter))
-        provider.add_span_processor(handle.processor)
     """
     has_options = config is not None or bool(options)
     config = _config(config, options)
     own_sinks = find_sinks(sinks)
-    if wrap is not None:
-        check_processor(wrap)
     with ATTACHING:
-        is_given = wrap is not None or sdk_disabled()
-        find = get_tracer_provider if is_given else global_or_new_tracer_provider
+        find = get_tracer_provider if sdk_disabled() else global_or_new_tracer_provider
         provider = tracer_provider or find()
-        attachment = attachment_of(provider) if wrap is None else None
-        owner = None if attachment is None else attachment.owner
+        attachment = attachment_of(provider)
+        owner = attachment.owner
         handles = (each.handle for each in _ours(attachment))
         others = (each for each in handles if pipeline_of(each).store.is_open)
         known = owner if isinstance(owner, Handle) else next(others, None)
@@ -331,11 +325,10 @@ def instrument(
                 )
             return known
         pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
-        processor = _attach(attachment, wrap, provider, pipeline)
+        processor = _attach(attachment, provider, pipeline)
         _report_at_exit(pipeline, provider, attachment)  # before `Handle`: reversed at the exit
         handle = Handle(pipeline, processor=processor, attachment=attachment)
-        if attachment is not None:
-            attachment.mark(handle)
+        attachment.mark(handle)
         return handle
 
 
@@ -380,17 +373,12 @@ def _new_pipeline(
 
 
 def _attach(
-    attachment: Attachment | None,
-    wrap: SpanProcessor | None,
-    provider: TracerProvider,
-    pipeline: Pipeline,
+    attachment: Attachment, provider: TracerProvider, pipeline: Pipeline
 ) -> RagEvalSpanProcessor | None:
     """Attach ``pipeline``, and return its span processor; None if the provider takes none."""
-    if wrap is not None:
-        return RagEvalSpanProcessor.of_pipeline(wrap, pipeline)
     if sdk_disabled():
         return None
-    if attachment is not None and attachment.receives_spans:
+    if attachment.receives_spans:
         original = OriginalProcessor(attachment.target)
         processor = RagEvalSpanProcessor.of_pipeline(original, pipeline)
         attachment.attach(processor)
@@ -451,13 +439,7 @@ def build_sinks(
     if sdk_disabled():
         return
     if config.backends:
-        metrics = resolve_metrics(config.metrics)
-        yield BackendSink(
-            config.backends,
-            asking=frozenset(metric.name for metric in metrics if kinds_of(metric)),
-            explanations=config.explanations,
-            meter_provider=meters,
-        )
+        yield BackendSink(config.backends, explanations=config.explanations, meter_provider=meters)
     if config.drift is False:
         return
     resource = getattr(getattr(provider, "resource", None), "attributes", {})

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import openinference
-from rag_eval_otel.capture.runs import Run, RunTree
+from rag_eval_otel.capture.runs import PARAMETERS, Run, RunTree
 from rag_eval_otel.capture.span import about
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.values import exportable, messages_in, plain
+from rag_eval_otel.capture.values import exportable, messages_in, plain, provider_id
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.export.attributes import exportable_attributes
@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 
     Attributes = dict[str, AttributeValue | None]
 
+_TYPES: Final = frozenset({"LangGraph", "StateGraph", "CompiledStateGraph", "Pregel"})
+# LangChain's names of providers: GenAI's, OpenInference's, and its name of the models' maker.
+_PROVIDERS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "amazon_bedrock": ("aws.bedrock", "aws", "amazon"),
+    "azure": ("azure.ai.openai", "azure", "openai"),
+    "google_genai": ("gcp.gemini", "google", "vertexai"),
+    "google_vertexai": ("gcp.vertex_ai", "google", "vertexai"),
+    "ibm": ("ibm.watsonx.ai", "ibm", "ibm"),
+    "mistral": ("mistral_ai", "mistralai", "mistralai"),
+    "mistralai": ("mistral_ai", "mistralai", "mistralai"),
+    "xai": ("x_ai", "xai", "xai"),
+}
 _OPERATIONS = {"retriever": semconv.OPERATION_RETRIEVAL, "tool": semconv.OPERATION_EXECUTE_TOOL}
 
 
@@ -69,24 +81,34 @@ class SpanWriter:
 
     def _start(self, run: Run, step: Step | None, parent: Span | None) -> Span:
         context, operation = run.tree.context, operation_of(run)
-        target = {"llm": run.model, "retriever": None}.get(run.kind, run.name)
+        requested = _request(run) if run.kind == "llm" else {}
+        model = _text(requested.get(semconv.GEN_AI_REQUEST_MODEL))
+        named = {"llm": model, "retriever": None}
+        target = named.get(run.kind, _own_name(run) if operation else run.name)
         name = " ".join(str(part) for part in (operation, target) if part) or run.name
         attributes: Attributes = {}
         if self.config.export_content == "all" and step is not None:
             with suppress(RedactionError):  # then no text of the run is exported
                 attributes |= _content(run, step, clean=self.redactor)
         # After the texts: at a limit of attributes, the SDK drops the first ones.
+        _, provider, system = _provider(run)
         attributes |= openinference.described(
             "agent" if operation == semconv.OPERATION_INVOKE_AGENT else run.kind,
             name=run.name,
-            model=run.model or run.metadata.get("ls_model_name"),
-            provider=run.metadata.get("ls_provider"),
+            model=run.model or model,
+            provider=provider,
+            system=system,
+            finish=run.finish,
+            call_id=_call_id(run),
             tokens=run.tokens,
         )
-        attributes[semconv.GEN_AI_OPERATION_NAME] = operation
-        attributes |= _described(run, operation)
-        if run is run.tree.root:
-            attributes |= about([run.metadata], self.config.metadata_keys)
+        attributes |= {
+            semconv.GEN_AI_OPERATION_NAME: operation,
+            **requested,
+            **_described(run, operation),
+            **self._about(run, operation),
+            semconv.ERROR_TYPE: run.error,
+        }
         return self.tracer.start_span(
             exportable(name),
             context=context if parent is None else set_span_in_context(parent, context),
@@ -95,11 +117,19 @@ class SpanWriter:
             start_time=run.start,
         )
 
+    def _about(self, run: Run, operation: str | None) -> Attributes:
+        """Return session and user of the tree, and of calls the conversation."""
+        root = run.tree.root
+        keys = self.config.metadata_keys if run is root else ()
+        known: Attributes = dict(about([run.metadata, root.metadata], keys))
+        if operation in {None, semconv.OPERATION_RETRIEVAL}:
+            known.pop(semconv.GEN_AI_CONVERSATION_ID, None)
+        return known
+
 
 def end_span(span: Span, run: Run) -> None:
-    """End ``span`` with the error and the end time of ``run``, or else that of the root run."""
+    """End ``span`` at the end of ``run``, or else of the root run, with the status of the run."""
     if run.error is not None:
-        span.set_attribute(semconv.ERROR_TYPE, run.error)
         span.set_status(Status(StatusCode.ERROR))
     at = run.end or run.tree.root.end
     span.end(end_time=None if at is None else max(at, run.start))
@@ -120,67 +150,166 @@ def operation_of(run: Run) -> str | None:
     return semconv.OPERATION_INVOKE_AGENT if is_agent else semconv.OPERATION_INVOKE_WORKFLOW
 
 
+def _own_name(run: Run) -> str | None:
+    """Return the name of ``run``, unless it is that of a type that all chains have."""
+    return None if run.name.startswith("Runnable") or run.name in _TYPES else run.name
+
+
+def _call_id(run: Run) -> str | None:
+    told = run.told if isinstance(run.told, dict) else {}
+    found = run.call_id or told.get("call_id")
+    return None if found is None else str(found)
+
+
+def _provider(run: Run) -> tuple[str, str | None, str]:
+    """Return the names of the provider, see `_PROVIDERS`; many have one name everywhere."""
+    raw = _text(run.metadata.get("ls_provider"))
+    return _PROVIDERS.get(raw or "", (raw or "unknown", raw, raw or "unknown"))
+
+
+def _request(run: Run) -> Attributes:
+    """Return the parameters of the request to a model, those that the convention has."""
+    about = {name.removeprefix("ls_"): value for name, value in run.metadata.items()}
+    given = {"model": about.get("model_name"), **run.request}
+    given |= {name: about[name] for name in ("temperature", "max_tokens", "stop") if name in about}
+    found: Attributes = {}
+    for name, raw in given.items():
+        leaf, kind = PARAMETERS[name]
+        value: Any = [raw] if kind is list and isinstance(raw, str) else raw
+        value = float(value) if kind is float and type(value) is int else value
+        is_known = type(value) is kind and value != [] and (name, value) != ("n", 1)
+        if is_known:
+            found.setdefault(semconv.GEN_AI_REQUEST + leaf, value)
+    return found
+
+
 def _described(run: Run, operation: str | None) -> Attributes:
     if run.kind == "llm":
         read, written = run.tokens or (None, None)
         return {
-            semconv.GEN_AI_PROVIDER_NAME: run.metadata.get("ls_provider"),
-            semconv.GEN_AI_REQUEST_MODEL: run.metadata.get("ls_model_name"),
+            semconv.GEN_AI_PROVIDER_NAME: _provider(run)[0],
             semconv.GEN_AI_RESPONSE_MODEL: run.model,
-            semconv.GEN_AI_RESPONSE_ID: run.response_id,
+            semconv.GEN_AI_RESPONSE_ID: provider_id(run.response_id),
+            semconv.GEN_AI_FINISH_REASONS: None if run.finish is None else [run.finish],
             semconv.GEN_AI_USAGE_INPUT_TOKENS: read,
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: written,
+            semconv.GEN_AI_USAGE_CACHE_READ: run.details.get("cache_read"),
+            semconv.GEN_AI_USAGE_CACHE_WRITE: run.details.get("cache_creation"),
+            semconv.GEN_AI_USAGE_REASONING: run.details.get("reasoning"),
         }
     if run.kind == "retriever":
-        count = len(run.told) if isinstance(run.told, list) else None
-        return {semconv.DOCUMENT_COUNT: count}
+        return {
+            semconv.DOCUMENT_COUNT: len(run.told) if isinstance(run.told, list) else None,
+            semconv.GEN_AI_PROVIDER_NAME: _text(run.metadata.get("ls_vector_store_provider")),
+            semconv.GEN_AI_REQUEST_MODEL: _text(run.metadata.get("ls_embedding_model")),
+        }
     if run.kind == "tool":
-        return {semconv.GEN_AI_TOOL_NAME: run.name}
+        root = run.tree.root
+        is_agent = operation_of(root) == semconv.OPERATION_INVOKE_AGENT
+        return {
+            semconv.GEN_AI_TOOL_NAME: run.name,
+            semconv.GEN_AI_TOOL_CALL_ID: _call_id(run),
+            semconv.GEN_AI_TOOL_TYPE: "function",
+            semconv.GEN_AI_AGENT_NAME: root.name if is_agent else None,
+        }
     if operation == semconv.OPERATION_INVOKE_AGENT:
         return {semconv.GEN_AI_AGENT_NAME: run.name}
-    return {semconv.GEN_AI_WORKFLOW_NAME: run.name}
+    return {semconv.GEN_AI_WORKFLOW_NAME: _own_name(run) if operation else None}
 
 
 def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
     asked = None if step.input is None else clean.text(step.input)
     told = None if step.output is None else clean.text(step.output)
     documents: list[Passage] = []
-    messages: list[tuple[str, str]] = []
+    messages: list[dict[str, Any]] = []
     attributes: Attributes
     if run.kind == "retriever":
         documents = [replace(p, text=clean.text(p.text)) for p in step.documents or ()]
+        entries = ({"id": p.id, "score": p.score, "content": p.text} for p in documents)
         attributes = {
             semconv.GEN_AI_RETRIEVAL_QUERY_TEXT: asked,
-            semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json(
-                [{"id": p.id, "score": p.score, "content": p.text} for p in documents]
-            ),
+            semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json([*map(_known, entries)]),
         }
     elif run.kind == "tool":
-        asked = clean.text(run.asked if isinstance(run.asked, str) else _json(run.asked))
+        description = clean.text(run.description) if run.description else None
+        arguments = _object(run.asked, "input", clean=clean)
+        asked = arguments if asked is None else asked
         attributes = {
-            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: asked,
-            semconv.GEN_AI_TOOL_CALL_RESULT: told,
+            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: arguments,
+            semconv.GEN_AI_TOOL_CALL_RESULT: None
+            if step.output is None
+            else _object(step.output, "output", clean=clean),
+            semconv.GEN_AI_TOOL_DESCRIPTION: description,
+            "tool.description": description,
         }
     else:
-        if run.kind == "llm" and isinstance(run.asked, str):
-            messages = [("user", clean.text(run.asked))]
-        elif run.kind == "llm":
-            parts = messages_in(plain(run.asked))
-            messages = [(str(m["role"]), clean.text(str(m.get("content") or ""))) for m in parts]
-        shown = messages or ([("user", asked)] if asked else [])
+        if run.kind == "llm" and run.asked:
+            is_chat = isinstance(run.asked, list)
+            given = run.asked if is_chat else [{"type": "human", "content": run.asked}]
+            messages = [*_messages(given, clean=clean)]
+        calls = run.told.get("tool_calls") if isinstance(run.told, dict) else None
+        shown = messages or ([_message("user", asked, (), clean=clean)] if asked else [])
+        replies = [_message("assistant", told or "", calls, clean=clean)]
         attributes = {
-            semconv.GEN_AI_INPUT_MESSAGES: _messages(shown),
-            semconv.GEN_AI_OUTPUT_MESSAGES: _messages([("assistant", told)] if told else []),
+            semconv.GEN_AI_INPUT_MESSAGES: _json(shown) if shown else None,
+            semconv.GEN_AI_OUTPUT_MESSAGES: _json(replies) if replies[0]["parts"] else None,
         }
-    same = openinference.texts(asked=asked, told=told, documents=documents, messages=messages)
+    pairs = [(each["role"], _text_of(each)) for each in messages]
+    same = openinference.texts(asked=asked, told=told, documents=documents, messages=pairs)
     return {**same, **attributes}
 
 
-def _messages(messages: Iterable[tuple[str, str]]) -> str | None:
+def messages_json(messages: Iterable[tuple[str, str]]) -> str | None:
     parts = [
         {"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages
     ]
     return _json(parts) if parts else None
+
+
+def _messages(given: Iterable[Any], *, clean: Redactor) -> Iterator[dict[str, Any]]:
+    """Yield the messages to a model, in the form of the convention."""
+    for raw in given:
+        for read in messages_in(plain([raw])):
+            text, calls = clean.text(str(read.get("content") or "")), raw.get("tool_calls")
+            yield _message(read["role"], text, calls, call_id=raw.get("call_id"), clean=clean)
+
+
+def _message(
+    role: str, text: str, calls: Any, *, call_id: str | None = None, clean: Redactor
+) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    if role == "tool":
+        parts.append(_known({"type": "tool_call_response", "id": call_id, "response": text}))
+    elif text:
+        parts.append({"type": "text", "content": text})
+    for call in calls or ():
+        arguments = json.loads(_object(call.get("args") or {}, "input", clean=clean))
+        about = {"id": call.get("id"), "name": call.get("name"), "arguments": arguments}
+        parts.append(_known({"type": "tool_call", **about}))
+    return {"role": role, "parts": parts}
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    parts = message["parts"]
+    return "".join(str(part.get("content", part.get("response", ""))) for part in parts)
+
+
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _object(value: Any, name: str, *, clean: Redactor) -> str:
+    """Return ``value`` as a JSON object, with the key ``name`` if it is none."""
+    found = value
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(value)
+    found = found if isinstance(found, dict) else {name: value}
+    return str(clean.value(_json(found)))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _json(value: Any) -> str:

@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
@@ -23,6 +23,7 @@ from opentelemetry.trace import (
     INVALID_SPAN_CONTEXT,
     NoOpTracerProvider,
     Span,
+    SpanContext,
     TracerProvider,
     get_current_span,
 )
@@ -37,16 +38,23 @@ from rag_eval_otel.capture.trace import Held, Subtree, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.export.attributes import ContentFilter, SpanScores, copied
+from rag_eval_otel.export.carrier import Carrier
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
 from rag_eval_otel.live.langchain_spans import SpanWriter, end_span
 from rag_eval_otel.live.recorded import register
 from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
 from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
-from rag_eval_otel.log import log
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import JUDGING, Edge, is_stand_in, judging
 from rag_eval_otel.runtime.threads import Call, GivenUp, Workers
-from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, HoldStatus, Sink
+from rag_eval_otel.types import (
+    UNTOUCHED,
+    Ending,
+    Feedback,
+    HoldStatus,
+    Sink,
+    SpanRef,
+)
 from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:
@@ -94,7 +102,6 @@ class Pipeline:
         redact = redactor(config.redact)
         self.content = ContentFilter(exported=config.export_content, redactor=redact)
         self.scorer = scorer or TurnScorer(config, instruments=instruments, sinks=sinks)
-        self.scorer.sinks = (*self.scorer.sinks, self._warn_of_missing_providers)
         self.evaluator = self.scorer.evaluator
         self.store = Store(config, clock=now, retrieving=self.scorer.retrieving)
         self.clock = Clock(
@@ -108,16 +115,19 @@ class Pipeline:
         register(self.scorer.feedback)
         self._scores = SpanScores(
             explanations=config.explanations,
+            form=config.score_attributes,
             events=config.score_events,
+            on_omitted=instruments.omitted,
             has_logs=lambda: not is_stand_in(self.logger_provider),
         )
-        self._writer = SpanWriter(
-            tracer=provider.get_tracer(
-                semconv.SCOPE, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL
-            ),
-            config=config,
-            redactor=redact,
+        tracer, of_judge = (
+            provider.get_tracer(scope, semconv.VERSION, schema_url=semconv.GEN_AI_SCHEMA_URL)
+            for scope in (semconv.SCOPE, semconv.JUDGE_SCOPE)
         )
+        self._writer = SpanWriter(tracer=tracer, config=config, redactor=redact)
+        self._carrier = Carrier(tracer=tracer, scores=self._scores)
+        self.scorer.feedback.on_late = self._write_late_feedback
+        self.scorer.judge_tracer = of_judge if config.judge_spans else None
         self._tree_edge, self._end_edge = self.edge("callback"), self.edge("on_end")
         self._read_edge, self.release_edge = self.edge("reading"), self.edge("release")
         self._sweeping = threading.RLock()
@@ -320,7 +330,11 @@ class Pipeline:
             spans = self._writer.start(tree, steps, also=turns.keys(), edge=self._tree_edge)
         if root.status is not None and tree.root.id in spans:
             with self._tree_edge:
-                self._scores.write(spans[tree.root.id], root)
+                span = spans[tree.root.id]
+                explanations, number = self.scorer.explanations, span.get_span_context().trace_id
+                texts = (*explanations.get(number, ()), *explanations.pop(tree.root.id, ()))
+                explanations[number] = texts
+                self._scores.write(span, root)
         runs = [run for run in tree.runs if run.id in spans]
         runs.sort(key=lambda run: (run.end or tree.root.end or 0, -run.start))
         return turns, {run: spans[run.id] for run in runs}
@@ -338,7 +352,7 @@ class Pipeline:
             self.scorer.refuse("evicted")
             return by_id, {}, Ending("skipped", "evicted")
         turns = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
-        endings = {} if turns else self.scorer.refuse_steps(steps)
+        endings = {} if turns else self.scorer.refuse_steps(steps, tree.root.id)
         root = endings.get(tree.root.id) or endings.get(None, UNTOUCHED)
         return by_id, {turn.path[-1].id: turn for turn in turns}, root
 
@@ -411,10 +425,12 @@ class Pipeline:
             del trace.held[anchor.key[1]]
             self.store.start_scoring(anchor)
         has_left = any(each.ending is not None and each.ending.status for each in spans)
+        span = INVALID_SPAN_CONTEXT if view is None else view.context
         return self._job(
             held,
+            release=partial(self._write_late, span, []),
             turn=turn,
-            span=INVALID_SPAN_CONTEXT if view is None else view.context,
+            span=span,
             ended=(view.end if view is not None else turn.anchor.end) or 0,
             is_missed=held is None and not has_left,
             trace_id=trace.trace_id,
@@ -423,9 +439,28 @@ class Pipeline:
 
     def _job(self, held: Held | None, **options: Any) -> TurnJob:
         if held is not None:
-            options["release"] = partial(self.clock.release, held)
+            options["release"] = partial(self._release, held, options["span"], [])
             options["is_late"] = lambda: held.is_late and self.config.hold_seconds > 0
         return TurnJob(scorer=self.scorer, **options)
+
+    def _release(
+        self, held: Held, span: SpanContext, written: list[Ending], ending: Ending
+    ) -> None:
+        if not self.clock.release(held, ending) and held.ending is not ending:
+            self._write_late(span, written, ending)
+
+    def _write_late(self, span: SpanContext, written: list[Ending], ending: Ending) -> None:
+        """Write the scores in ``ending`` on a span of their own, only once."""
+        if ending.evaluation is None or written or not span.is_valid:
+            return
+        written.append(ending)
+        ref = SpanRef(trace_id=span.trace_id, span_id=span.span_id, trace_flags=span.trace_flags)
+        with self.release_edge:
+            self._carrier.write(ref, ending)
+
+    def _write_late_feedback(self, feedback: Feedback, about: Mapping[str, Any]) -> None:
+        with self.release_edge:
+            self._carrier.write_feedback(feedback, about)
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
         """Count the turns of ``trace`` as not scored, unless it was read, and export its spans."""
@@ -494,9 +529,6 @@ class Pipeline:
         if needs_logs and is_stand_in(get_logger_provider()):
             kinds.append("LoggerProvider")
         return kinds
-
-    def _warn_of_missing_providers(self, _: Evaluation) -> None:
-        _warn_of_missing(*self.missing_providers())
 
     def flush(self, timeout: float) -> bool:
         """See `Handle.flush`."""
@@ -595,10 +627,3 @@ class Pipeline:
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self.now())
-
-
-@cache
-def _warn_of_missing(*names: str) -> None:
-    if names:
-        text = "no %s is set, whose metrics or events are lost; docs/opentelemetry.md shows how"
-        log.warning(text, " and no ".join(names))

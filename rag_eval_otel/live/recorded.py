@@ -8,7 +8,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -125,11 +125,9 @@ def record_feedback(
     ``name`` says who gave the feedback. ``comment`` is redacted by the function of the option
     ``redact``, and exported.
 
-    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and backends. If
-    bad feedback (below 0.5) comes before the trace of its turn has ended, the turn is evaluated,
-    unless ``sample_rate`` is 0 or a sampling rule says otherwise. The call does no I/O. A wrong
-    argument raises `TypeError` or `ValueError` under pytest and with ``RAG_EVAL_RAISE_ERRORS=on``;
-    otherwise the error is only logged and counted.
+    The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and backends.
+    The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
+    ``RAG_EVAL_RAISE_ERRORS=on``; otherwise the error is only logged and counted.
     """
     with _edge("feedback", raise_errors=raises_errors()):
         number = _checked(score, name, comment=comment)
@@ -293,6 +291,8 @@ class _Known:
     key: tuple[int, int]  # trace id and span id
     labels: dict[str, Label] | None = None  # from the judge, once the turn is evaluated
     said: tuple[Feedback, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)  # as in `Evaluation`
+    is_closed: bool = False  # whether what was said is on its way to the span
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -301,6 +301,7 @@ class FeedbackIntake:
 
     ``pass_on`` is called with feedback that has the ids of its turn, and with an `Agreement` for
     each label. ``is_under_way(trace_id)``: whether a trace or LangChain run has yet to be read.
+    ``on_late``: called with feedback that is too late for the span, and `Evaluation.about`.
     """
 
     instruments: InstrumentSink
@@ -308,6 +309,7 @@ class FeedbackIntake:
     pass_on: Callable[[Feedback | Agreement], None]
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     is_under_way: Callable[[int], bool] = lambda _: False
+    on_late: Callable[[Feedback, Mapping[str, Any]], object] = lambda _feedback, _about: None
 
     def __post_init__(self) -> None:
         self._warnings = LimitedLog()
@@ -351,16 +353,12 @@ class FeedbackIntake:
                 if not is_passed:
                     self.pass_on(joined)
 
-    def facts(self, span: SpanContext) -> dict[str, Any]:
-        """Return the span attributes of feedback that came before its turn was sampled."""
-        known = self._turns.get((span.trace_id, span.span_id))
-        early = [feedback for feedback, _ in self._early.get(span.trace_id, ())]
-        said = (*early, *(known.said if known is not None else ()))
-        worst_last = sorted(said, key=lambda feedback: -feedback.score)
-        return {k: v for each in worst_last for k, v in feedback_attributes(each).items()}
-
     def of(self, span: SpanRef) -> tuple[Feedback, ...]:
-        return self._settled(span).said if span.span_id else ()
+        if not span.span_id:
+            return ()
+        known = self._settled(span)
+        known.is_closed = True
+        return known.said
 
     def __call__(self, evaluation: Evaluation) -> None:
         """Store the labels of ``evaluation``, and compare them with feedback on the turn."""
@@ -370,6 +368,7 @@ class FeedbackIntake:
         if sampling is not None and (sampling.stage != "judge" or sampling.is_targeted):
             return
         known = self._settled(span)
+        known.about = evaluation.about
         known.labels = {score.name: score.label for score in evaluation.scores if score.label}
         if evaluation.label is not None:
             known.labels[OVERALL] = evaluation.label
@@ -386,7 +385,10 @@ class FeedbackIntake:
         known = self._find(feedback.trace_id, feedback.span_id)
         if known is not None:
             self.instruments.feedback(feedback, "joined")
-            self.pass_on(self._add(known, feedback))
+            joined = self._add(known, feedback)
+            self.pass_on(joined)
+            if known.is_closed and origin != "current":  # else it is on the open span
+                self.on_late(joined, known.about)
             return
         is_run = origin == "run"
         self.instruments.feedback(feedback, "joined" if is_expected else "unmatched")
@@ -394,6 +396,8 @@ class FeedbackIntake:
             self._warn("unmatched", feedback, "no turn of it is known here")
         if not is_run:
             self.pass_on(feedback)
+        if not is_expected and not is_run:
+            self.on_late(feedback, {})
         self._wait(feedback, is_passed=not is_run)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:

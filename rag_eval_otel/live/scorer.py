@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import math
 import re
 import time
 import zlib
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain, islice
@@ -19,23 +16,27 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.sample import RecentTurns, extract, why_none
+from rag_eval_otel.capture.sample import RecentTurns, Refused, read_sample, why_none
 from rag_eval_otel.capture.span import ROUTES, Span, about
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
+from rag_eval_otel.capture.values import provider_id
 from rag_eval_otel.config import TURNS, Config, Limit
 from rag_eval_otel.errors import RedactionError
-from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation, is_final
+from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.export.metrics import Agreement, InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
 from rag_eval_otel.judge.lexical import evades
+from rag_eval_otel.judge.limits import Attempt
 from rag_eval_otel.judge.models import build_judge, build_live_embedder
-from rag_eval_otel.judge.usage import is_offline, title_of
+from rag_eval_otel.judge.usage import Meter, scope, title_of
 from rag_eval_otel.judge.wire import load_prompts
+from rag_eval_otel.live.explain import Explanations
+from rag_eval_otel.live.judge_spans import write_judge_span
 from rag_eval_otel.live.recorded import FeedbackIntake
+from rag_eval_otel.log import cause_of
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
 from rag_eval_otel.prices import load_prices
-from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp
 from rag_eval_otel.sampling import Facts, SamplingRule, probability_of
@@ -51,12 +52,11 @@ from rag_eval_otel.types import (
     Sink,
     SkipReason,
     SpanRef,
-    Usage,
 )
-from rag_eval_otel.untrusted import redactor
+from rag_eval_otel.untrusted import function_of, redactor
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import SpanContext, Tracer
 
 _COMMON: Final = re.compile(r"Runnable|haystack\.pipeline")  # names of all chains of a framework
 _MOST_NAMES, _NAME_LENGTH = 1000, 200  # that are remembered; characters
@@ -72,7 +72,6 @@ class Admission:
     limits: Iterable[Limit] = ()
     has_cascade: bool = False
     clock: Callable[[], float] = time.monotonic
-    share: float = 1.0  # of the limits
 
     def __post_init__(self) -> None:
         self._windows = [(a.amount, SlidingWindow(a.seconds, cells=60_000)) for a in self.limits]
@@ -103,7 +102,7 @@ class Admission:
     def is_over_budget(self) -> bool:
         """Return True if a limit of turns is reached; otherwise count one turn."""
         now = self.clock() if self._windows else 0.0
-        if any(window.sum(now) >= amount * self.share for amount, window in self._windows):
+        if any(window.sum(now) >= amount for amount, window in self._windows):
             return True
         for _, window in self._windows:
             window.add(now, 1)
@@ -130,14 +129,6 @@ def facts_of(turn: Turn, attributes: Iterable[Mapping[str, Any]]) -> Facts:
     ):
         facts[name] = tuple(v for each in names for v in bare.get(each, ()) if v is not None)
     facts["error"] = (any(step.error is not None for step in steps),)
-    feedback = [
-        value
-        for name, recorded in values.items()
-        if name.startswith(semconv.FEEDBACK_PREFIX) and name.endswith(semconv.LEAF_LABEL)
-        for value in recorded
-    ]
-    if feedback:
-        facts["feedback"] = ("bad" if "fail" in feedback else "good",)
     return facts
 
 
@@ -151,58 +142,6 @@ def attributes_around(turn: Turn, spans: Mapping[Any, Span]) -> Iterator[Mapping
 
 def _steps(turn: Turn) -> Iterator[Step]:
     return chain(turn.path, turn.calls, turn.other_calls, turn.retrievers, turn.steps, turn.tools)
-
-
-@dataclass(eq=False, repr=False)
-class Evaluations:
-    """Evaluates samples by ``measurement``, with an LRU cache of the scores of equal samples."""
-
-    measurement: Measurement
-    max_kept: int = 0
-
-    def __post_init__(self) -> None:
-        self._reset()
-        call_in_child(self._reset)
-
-    def _reset(self) -> None:
-        # Evaluations under way, and final ones; None where the first caller was cancelled.
-        self._known: OrderedDict[str, Future[Evaluation | None]] = OrderedDict()
-
-    async def of(self, sample: Sample) -> Evaluation | None:
-        """Return the scores of ``sample``; None if they are not cached and the budget is spent."""
-        measurement, started = self.measurement, self.measurement.clock()
-        prepared, cut = measurement.prepared(sample)
-        # A judge may change its model, also while a process runs.
-        text = repr((measurement.judge.model, prepared))
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        while (known := self._known.get(key)) is not None:
-            # A caller that is cancelled must not cancel what the other callers wait for.
-            evaluation = await asyncio.shield(asyncio.wrap_future(known))
-            if evaluation is not None:
-                if key in self._known:
-                    self._known.move_to_end(key)
-                return replace(evaluation, duration=measurement.clock() - started)
-        if measurement.budget is not None and measurement.budget.spent_limit is not None:
-            return None
-        result = self._known[key] = Future[Evaluation | None]()
-        evaluation = again = None
-        try:
-            evaluation = await measurement.of_prepared(prepared, cut)
-            again = _repeated(evaluation)
-            return evaluation
-        finally:
-            if again is None or not all(map(is_final, again.scores)):
-                self._known.pop(key, None)
-            if not result.done():  # at a shutdown, it may have been cancelled
-                result.set_result(again)
-            while len(self._known) > self.max_kept:
-                self._known.popitem(last=False)
-
-
-def _repeated(evaluation: Evaluation) -> Evaluation:
-    """Return ``evaluation`` for an equal turn, which has no usage and no cost."""
-    scores = tuple(replace(score, usage=Usage(), cost=None) for score in evaluation.scores)
-    return replace(evaluation, scores=scores, usage=Usage(), cost=None)
 
 
 class TurnScorer:
@@ -223,8 +162,6 @@ class TurnScorer:
         if self._budget is not None:  # raises `ConfigError` if a price is missing
             measurement = replace(measurement, budget=self._budget)
         self._measurement = measurement
-        kept = 0 if is_offline(measurement.judge) else 1024
-        self._evaluations = Evaluations(measurement, kept)
         instruments.watch_budget(self._observe_left)
         self._offline = None
         if config.cascade is not None:
@@ -249,6 +186,9 @@ class TurnScorer:
             limits=[limit for limit in config.limits if limit.unit == TURNS],
             has_cascade=config.cascade is not None,
         )
+        self.judge_tracer: Tracer | None = None  # of the option ``judge_spans``
+        self._on_sample = function_of("a Sample", config.on_sample, option="on_sample")
+        self.explanations = Explanations()
         self._recent = RecentTurns()
         self.retrieving: set[str] = set()  # names of steps that answered after a retrieval
         self._of_turns: set[int] = set()  # ids of traces with a turn
@@ -258,21 +198,13 @@ class TurnScorer:
         self._log = LimitedLog()
         self._is_closed = False
 
-    def divide_budget(self, share: float) -> None:
-        """Use only ``share`` of the budget, because other workers use the rest."""
-        self.admission.share = share
-        if self._budget is not None:
-            self._budget.divide(share)
-
     def refuse(self, reason: SkipReason, *, turns: int = 1) -> None:
         self.instruments.turn("skipped", reason, turns=turns)
         if reason not in {"budget", "duplicate", "not_sampled", "sample_rate"}:  # intended
             text = "a RAG turn is not scored: %s; docs/doctor.md says why; logged once a minute"
             self._log.write(f"skipped {reason}", text, reason)
 
-    def refuse_steps(
-        self, steps: Sequence[Step], trace_id: int | None = None
-    ) -> Mapping[Hashable, Ending]:
+    def refuse_steps(self, steps: Sequence[Step], trace_id: Hashable) -> Mapping[Hashable, Ending]:
         """Count a trace without a turn; return endings by span id, that of the others under None.
 
         An answer without a search has an ending if a step of its name has retrieved before.
@@ -280,6 +212,8 @@ class TurnScorer:
         reason = why_none(steps)
         if reason is None:
             return {}
+        root = next((step for step in steps if step.parent is None), steps[0])
+        self.explanations.add(trace_id, reason, root.name, steps)
         recorded = [step for step in steps if step.recorded and reason == "no_retrieval"]
         if reason != "no_retrieval" or recorded:
             self.instruments.found()
@@ -358,6 +292,7 @@ class TurnScorer:
             ending = Ending("skipped", result, feedback=said, searches=made)
             if job.claim(ending):
                 self.refuse(result)
+                job.explain(result)
             return ending
         result = replace(result, is_span_missed=job.is_missed)
         reason: SkipReason | Reason | None = result.sampling.reason if result.sampling else None
@@ -379,28 +314,44 @@ class TurnScorer:
         turn = job.turn
         if turn.is_complete:
             self.instruments.tally.add("sources", "callback")
-        sample = extract(turn)
-        if not isinstance(sample, Sample):
-            return sample
+        try:
+            sample = read_sample(turn)
+        except Refused as refused:
+            job.rule = cause_of(refused).partition(" < ")[0]
+            return refused.reason
         if self._recent.is_repeated(sample, turn):
             return "duplicate"
+        if self._on_sample is not None:
+            with self._edge_of("on_sample"):
+                self._on_sample(sample)
         try:
-            evaluation = await self._measured(sample, job.sampling or Sampling(), job.trace_id)
+            with scope(on_attempt=partial(self._write_judge_span, job.span)):
+                evaluation = await self._measured(sample, job.sampling or Sampling(), job.trace_id)
         except RedactionError as error:
             self._log.write("redact", "%s", error)
             return "redaction_error"
         if not isinstance(evaluation, Evaluation):
             return evaluation
         steps = (*turn.path, *turn.calls, *turn.retrievers)
+        answer_id = provider_id(turn.calls[-1].response_id) if turn.calls else None
+        answered = {} if answer_id is None else {semconv.GEN_AI_RESPONSE_ID: answer_id}
+        known = about((step.metadata for step in steps), self._config.metadata_keys)
         located = partial(
             replace,
             span=span,
             lag=max(0, time.time_ns() - job.ended) / 1e9,
-            about={**about((s.metadata for s in steps), self._config.metadata_keys), **job.about},
+            about={**known, **answered, **job.about},
             answer_length=len(sample.answer),
         )
         offline = evaluation.offline
         return located(evaluation, offline=None if offline is None else located(offline))
+
+    def _write_judge_span(self, parent: SpanContext, attempt: Attempt, meter: Meter | None) -> None:
+        tracer, prices = self.judge_tracer, self._measurement.prices
+        shows = self._config.export_content == "all"
+        if tracer and parent.is_valid and meter and meter.part == "judge":
+            with self._edge_of("judge_spans"):
+                write_judge_span(parent, attempt, meter, tracer=tracer, prices=prices, shows=shows)
 
     async def _measured(
         self, sample: Sample, chosen: Sampling, trace_id: int
@@ -419,11 +370,13 @@ class TurnScorer:
 
     async def _judged(self, sample: Sample, sampling: Sampling) -> Evaluation | None:
         """Return the scores of ``sample`` by the judge; None if the budget is spent."""
-        evaluation = await self._evaluations.of(sample)
-        if evaluation is not None and (evaluation.status, evaluation.reason) == ("error", "budget"):
+        if self._budget is not None and self._budget.spent_limit is not None:
+            return None
+        evaluation = await self._measurement.of(sample)
+        if (evaluation.status, evaluation.reason) == ("error", "budget"):
             self.instruments.count_cost(evaluation)
-            evaluation = None
-        return None if evaluation is None else replace(evaluation, sampling=sampling)
+            return None
+        return replace(evaluation, sampling=sampling)
 
     def _observe_left(self) -> list[Observation]:
         left = [] if self._budget is None else self._budget.left()
@@ -466,6 +419,7 @@ class TurnJob:
     attributes: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # for sampling rules
     runs: Sequence[Hashable] = ()  # ids of LangChain runs that feedback may name
     about: Mapping[str, str] = field(default_factory=dict)  # attributes of the evaluation
+    rule: str = ""  # the place in the code where the turn was refused
     _endings: list[Ending] = field(default_factory=list, init=False)
 
     @property
@@ -480,21 +434,26 @@ class TurnJob:
         feedback = self.scorer.feedback
         if self.runs:
             feedback.note(self.span, runs=self.runs)
-        sampling = self.scorer.admission.draw(
-            self.trace_id,
-            lambda: facts_of(self.turn, [*self.attributes(), feedback.facts(self.span)]),
-        )
+        facts = lambda: facts_of(self.turn, self.attributes())  # noqa: E731
+        sampling = self.scorer.admission.draw(self.trace_id, facts)
         feedback.note(self.span)
         if isinstance(sampling, Sampling):
             self.sampling = sampling
             return True
-        self._refuse(sampling, Ending("skipped", sampling))
+        ref = SpanRef(trace_id=self.span.trace_id, span_id=self.span.span_id)
+        self._refuse(sampling, Ending("skipped", sampling, feedback=feedback.of(ref)))
         return False
 
     def _refuse(self, reason: SkipReason, ending: Ending) -> None:
         if self.claim(ending):
             self.scorer.refuse(reason)
+            self.explain(reason)
         self.release(ending)
+
+    def explain(self, reason: SkipReason) -> None:
+        turn, trace_id = self.turn, self.span.trace_id or self.trace_id
+        steps = (*turn.path, *turn.calls, *turn.retrievers)
+        self.scorer.explanations.add(trace_id, reason, turn.anchor.name, steps, self.rule)
 
     async def run(self) -> None:
         self.release(await self.scorer.score(self))

@@ -28,27 +28,20 @@ from rag_eval_otel.runtime.threads import Workers, start_thread
 _REPEATED: Final = 1.0  # seconds in which supervisors send SIGTERM twice, to process and group
 
 
-class LastWork(Protocol):
-    """An object, such as a pipeline, that must finish its work before the process ends."""
-
-    def drain(self) -> object:
-        """Finish the work at a normal exit; the exporters are shut down later."""
-
-    def drain_and_flush(self, timeout: float) -> object:
-        """Finish the work and flush the exporters, because they are not shut down."""
-
-    def flush_all(self, timeout: float) -> object:
-        """Finish the work so far and flush the exporters, because the process may be killed."""
+class _Work(Protocol):  # such as a pipeline
+    def drain(self) -> object: ...  # at a normal exit; the exporters are shut down later
+    def drain_and_flush(self, timeout: float) -> object: ...  # the exporters are not shut down
+    def flush_all(self, timeout: float) -> object: ...  # the process may be killed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Registration:
-    work: LastWork
+    work: _Work
     seconds: float
     at_sigterm: bool
 
 
-def call_at_end(work: LastWork, *, seconds: float, at_sigterm: bool) -> Callable[[], None]:
+def call_at_end(work: _Work, *, seconds: float, at_sigterm: bool) -> Callable[[], None]:
     """Finish ``work`` before the process ends, and return a function that cancels this.
 
     It gets ``seconds`` for that, except at a normal exit. ``at_sigterm``: also after SIGTERM.

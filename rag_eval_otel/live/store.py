@@ -130,7 +130,9 @@ class Store:
             or name in UNMARKED_SCOPES
             or (self.traces and trace_of(span) in self.traces)
         ):
-            return name != semconv.SCOPE  # our own spans repeat LangChain runs, which were read
+            return (
+                name not in semconv.OWN_SCOPES
+            )  # our own spans repeat LangChain runs, which were read
         self.open_spans.ended.append(span)
         return False
 
@@ -150,8 +152,9 @@ class Store:
                 self.open_spans.ended.append(span)
                 return Taken()
             trace = self._trace_of(context.trace_id)
-            if is_new:
-                self._add_early(_RECENT)
+            early = reversed(self.open_spans.ended.copy()) if is_new and view.parent_id else ()
+            if any(each.context.span_id == view.parent_id for each in islice(early, _RECENT)):
+                self._add_early()
             anchoring = self._add(trace, view, kind)
             evicted = self._evict(trace)
             fate: Fate = "passes"
@@ -338,9 +341,9 @@ class Store:
             self._logs.clear()
             return self._finish(self.traces.values())
 
-    def _add_early(self, most: int | None = None) -> None:
-        """Add to each trace those of the last ``most`` spans that ended before RAG was found."""
-        for span in islice(reversed(self.open_spans.ended.copy()), most) if self.traces else ():
+    def _add_early(self) -> None:
+        """Add to each trace those of its spans that ended before RAG was found."""
+        for span in reversed(self.open_spans.ended.copy()) if self.traces else ():
             trace = self.traces.get(trace_of(span))
             if trace is not None and span.context.span_id not in trace.spans:
                 self._bytes += trace.add_bystander(Span.from_sdk(span))

@@ -9,9 +9,8 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from types import CodeType, FunctionType, MethodType
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, StrictBool, StrictStr, create_model
@@ -316,9 +315,8 @@ class FunctionMetric(BaseMetric):
     reason ``timeout``. A function that has no name, or that does not take exactly one argument,
     raises `ConfigError`.
 
-    The version of the score contains a digest of the function's compiled code, which depends on the
-    minor version of Python, its defaults, and the plain values that it binds. If the result depends
-    on anything else that changes, change the name, or the attribute ``revision`` of the function.
+    The version of the score contains a digest of the function's source. If the result depends on
+    anything else that changes, change the name, or the attribute ``revision`` of the function.
     """
 
     function: MetricFunction = field(compare=False)
@@ -343,7 +341,8 @@ class FunctionMetric(BaseMetric):
         except ValueError:
             pass  # a function in C has no signature
         object.__setattr__(self, "name", name)
-        described = repr(_described(self.function)).encode("utf-8", "replace")
+        revision = getattr(_plain(self.function), "revision", "")
+        described = f"{revision}{_source_of(self.function)}".encode("utf-8", "replace")
         object.__setattr__(self, "source", hashlib.sha256(described).hexdigest()[:8])
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
@@ -388,34 +387,9 @@ def _plain(function: Any) -> Any:
     return function
 
 
-def _described(value: Any, depth: int = 8) -> object:
-    if value is None or isinstance(value, str | bytes | int | float | complex):
-        return repr(value)
-    if depth == 0:  # an object that contains itself
-        return type(value).__qualname__
-    inner = partial(_described, depth=depth - 1)
-    if isinstance(value, dict):
-        return sorted(((inner(key), inner(item)) for key, item in value.items()), key=repr)
-    if isinstance(value, set | frozenset):
-        return sorted(map(inner, value), key=repr)
-    if isinstance(value, tuple | list):
-        return list(map(inner, value))
-    return [type(value).__qualname__, *map(inner, _parts(value))]
-
-
-def _parts(value: Any) -> list[object]:
-    if isinstance(value, partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, FunctionType):
-        bound = []
-        for cell in value.__closure__ or ():
-            with suppress(ValueError):  # a variable that is set later
-                bound.append(cell.cell_contents)
-        return [value.__code__, value.__defaults__, value.__kwdefaults__, bound]
-    if isinstance(value, CodeType):
-        return [value.co_code, value.co_names, value.co_consts]
-    names = [item.name for item in fields(value) if item.compare] if is_dataclass(value) else []
-    call = inspect.getattr_static(type(value), "__call__", None)
-    return [call, *(getattr(value, name, None) for name in ("__qualname__", "revision", *names))]
+def _source_of(function: Any) -> str:
+    call: Any = inspect.getattr_static(type(function), "__call__", None)
+    for part in (_plain(function), call):
+        with suppress(OSError, TypeError):  # a function in C, or of an interactive session
+            return inspect.getsource(part)
+    return ""

@@ -25,7 +25,6 @@ from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.metrics.base import Direction
-from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.tools.cli.options import (
     AS_JSON,
     FLAG,
@@ -428,7 +427,6 @@ the answer into claims.
 
 _LEVELS = {"all": 2, "some": 1, "none": 0}
 _HALF_A_STEP = 0.25  # half the distance of two ratings, on the scale of scores
-_TURNS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,8 +505,7 @@ _ABOUT = {
 class Check:
     """The accuracy of a judge on test cases, by task, subject and language.
 
-    ``cost_of_1000_turns`` is None if the price is not known. ``errors`` counts the scores that
-    failed and those for which the judge gave no usable reply.
+    ``errors`` counts the scores that failed and those for which the judge gave no usable reply.
     """
 
     form: Form
@@ -518,7 +515,6 @@ class Check:
     subjects: Mapping[str, Figure]
     languages: Mapping[str, Figure]
     usage: Usage
-    cost_of_1000_turns: float | None
     errors: Mapping[str, int] = field(default_factory=dict)
 
     def below(self, bound: float) -> list[str]:
@@ -540,7 +536,6 @@ async def check_judge(
     judge: Judge,
     *,
     form: Form,
-    prices: Prices,
     cases: Sequence[Case] = (),
     concurrency: int = 8,
     timeout: float | None = 120.0,
@@ -557,7 +552,6 @@ async def check_judge(
     evaluations = await asyncio.gather(*map(scored, asked))
     usage = sum((each.usage for each in evaluations), Usage())
     model = next((each.judge for each in evaluations if each.judge), judge.model)
-    cost = prices.cost(model, usage)
     replies = [
         (case, task, is_right)
         for case, evaluation in zip(asked, evaluations, strict=True)
@@ -578,7 +572,6 @@ async def check_judge(
         subjects=_shares((case.about, right) for case, right in relevant),
         languages=_shares((case.language, right) for case, right in relevant),
         usage=usage,
-        cost_of_1000_turns=None if cost is None else cost / len(asked) * _TURNS,
         errors=dict(sorted(failed.items())),
     )
 
@@ -590,7 +583,7 @@ def _shares(replies: Iterable[tuple[str, bool]]) -> dict[str, Figure]:
     return {name: proportion(sum(flags), len(flags)) for name, flags in counts.items()}
 
 
-def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
+def check_table(checks: Sequence[Check], *, bound: float) -> str:
     first = checks[0]
     rows = [("right, with 95 % interval", *(check.form for check in checks))]
     for part in ("tasks", "subjects", "languages"):
@@ -603,9 +596,6 @@ def check_table(checks: Sequence[Check], *, bound: float, currency: str) -> str:
         "reply tokens": "{0.usage.completion_tokens}",
     }.items():
         rows.append((name, *(text.format(check) for check in checks)))
-    costs = [check.cost_of_1000_turns for check in checks]
-    priced = ["price not known" if cost is None else f"{cost:.2f} {currency}" for cost in costs]
-    rows.append(("1,000 turns", *priced))
     lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]
     for name, *cells in rows:
         lines.append(f"{name:<28}{''.join(f'{cell:<26}' for cell in cells)}".rstrip())
@@ -629,7 +619,7 @@ _HEAD = """\
 [thresholds]
 """
 _BOUND = 0.8
-_OF_JUDGE = ("judge", "concurrency", "prices")
+_OF_JUDGE = ("judge", "concurrency")
 
 DESCRIPTION = """\
 Compares the scores of a metric with human labels: agreement, the errors of its pass and fail, the
@@ -643,8 +633,7 @@ threshold that fits the labels best. FILE is .jsonl, .csv or .parquet, each row 
 With --built-in, a judge is asked about 84 cases with known verdicts, in six languages, with the
 real prompts: numbers, negations, half-supported and over-long answers, refusals, contexts without
 content, injected instructions. The command prints how often it is right in each task, in the short
-form (set default) and as the sources define the metrics (set dual), where it is weak, and the price
-of 1,000 turns.
+form (set default) and as the sources define the metrics (set dual), and where it is weak.
 
 Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of a task, 2 misuse.
 """
@@ -664,7 +653,6 @@ _JUDGE_OPTIONS: Options = {
     "--form": ("of the replies (default: both)", {**chosen(*SETS, "both"), "dest": "reply_form"}),
     "--bound SHARE": (f"lowest share of right replies (default: {_BOUND})", {"type": float}),
     "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),
-    "--prices FILE": ("prices of judge tokens, JSON", {}),
 }
 
 
@@ -699,12 +687,11 @@ def _run_on_built_in_cases(options: argparse.Namespace) -> int:
     settings = {name: getattr(options, name) for name in _OF_JUDGE}
     config = Config.from_env(**{name: v for name, v in settings.items() if v is not None})
     bound = _BOUND if options.bound is None else options.bound
-    prices = load_prices(config.prices)
     judge = build_plain_judge(config)
 
     async def check() -> list[Check]:
         return [
-            await check_judge(judge, form=form, prices=prices, concurrency=config.concurrency)
+            await check_judge(judge, form=form, concurrency=config.concurrency)
             for form in SETS
             if options.reply_form in {form, "both", None}
         ]
@@ -715,8 +702,8 @@ def _run_on_built_in_cases(options: argparse.Namespace) -> int:
     ]
     print_result(
         options,
-        {"bound": bound, "currency": prices.currency, "checks": results},
-        check_table(checks, bound=bound, currency=prices.currency),
+        {"bound": bound, "checks": results},
+        check_table(checks, bound=bound),
     )
     return 1 if any(each.below(bound) for each in checks) else 0
 

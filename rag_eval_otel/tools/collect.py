@@ -37,7 +37,6 @@ from rag_eval_otel.export.backends.delivery import BACKENDS, Delivery, check_bac
 from rag_eval_otel.export.backends.delivery import Outcome as SendOutcome
 from rag_eval_otel.judge.usage import scope
 from rag_eval_otel.live.scorer import sampling_point
-from rag_eval_otel.metrics.base import kinds_of
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.cli.options import (
     PERIOD,
@@ -330,10 +329,6 @@ class Source:
     def start(self, plan: Plan) -> None:
         """Get ready for `write`."""
         self._plan = plan
-        asking = frozenset(m.name for m in plan.measurement.metrics if kinds_of(m))
-        self._annotations_of = partial(
-            annotations_of, asking=asking, explanations=plan.measurement.explanations
-        )
         connect = partial(BACKENDS.make, self.key)
         self._delivery = Delivery(connect, name=self.key, report=self._count)
 
@@ -348,7 +343,9 @@ class Source:
             span=SpanRef(trace_id=int(row.trace, 16), span_id=int(row.span, 16)),
             sampling=Sampling(probability=self._plan.share),
         )
-        annotations = list(self._annotations_of(evaluation))
+        annotations = list(
+            annotations_of(evaluation, explanations=self._plan.measurement.explanations)
+        )
         if annotations and not row.failed:
             metadata = {**annotations[-1].metadata, MARK: self._plan.mark}
             annotations[-1] = replace(annotations[-1], metadata=metadata)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import sys
 import zlib
 from collections import Counter
@@ -97,10 +99,6 @@ class HandbookModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "handbook"
 
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return {"model_name": self.model_name}
-
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -133,8 +131,9 @@ def build_app(
 
 
 DESCRIPTION = """\
-Runs a LangChain RAG app over a small handbook with the callback installed, prints its traces, and
-exports them to OTEL_EXPORTER_OTLP_ENDPOINT as well if that is set. Needs no key and no network.
+Runs a LangChain RAG app over a small handbook with the callback installed, and prints the scores of
+its answers, failures first. Exports its traces to OTEL_EXPORTER_OTLP_ENDPOINT as well if that is
+set. Needs no key and no network.
 """
 _OPTIONS: Options = {
     "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
@@ -143,61 +142,74 @@ add_options = partial(add_all, options=_OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:
-    return run_demo({"judge": options.judge} if options.judge else {}, write=sys.stdout.write)
+    has_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    def write(text: str) -> None:
+        sys.stdout.write(text if has_colour else re.sub("\x1b\\[[0-9;]*m", "", text))
+
+    return run_demo({"judge": options.judge} if options.judge else {}, write=write)
 
 
 _SCORE_SECONDS = 120.0  # a judge over the network may be slow
 _TEST_SECONDS = 5.0  # the time limit of a test export
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
-_VERDICT = (semconv.EVALUATION_STATUS, semconv.EVALUATION_LABEL, semconv.EVALUATION_CAUSE)
+_WHY = {
+    "unsupported": "no context supports what is marked",
+    "needless_refusal": "it declines, although the contexts have the answer",
+    "off_topic": "it does not answer the question",
+    "retrieval": "the contexts do not have the answer",
+}
 _LEXICAL = """\
-The judge is lexical: it compares words, offline and without a model. It shows that the set-up works
-and gives a rough signal; it is no LLM judge. To use one: rag-eval-otel demo --judge openai/MODEL"""
+The judge is lexical: it compares words, offline and without a model. That is a rough signal, and
+no LLM judge. Next: rag-eval-otel demo --judge openai/MODEL"""
+_NEXT = """\
+Your own application: RagEvalCallbackHandler() for LangChain, instrument() beside an instrumentation
+(README.md). The scores are on the spans, in attributes rag.evaluation.*: see them in your backend
+with OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318, or with dashboards and alerts: make look"""
+_COLOURS = {"pass": "32", "fail": "1;31"}  # ANSI: green, bold red; else faint
+
+
+def _paint(text: str, style: str | None) -> str:
+    return f"\x1b[{_COLOURS.get(style or '', '2')}m{text}\x1b[0m"
 
 
 def _on(spans: Sequence[ReadableSpan], attribute: str) -> Any:
     return (spans[0].attributes or {}).get(attribute)
 
 
-def _tree(turn: Turn, spans: Sequence[ReadableSpan]) -> str:
-    root, *children = (
-        f"{span.name}  {((span.end_time or 0) - (span.start_time or 0)) / 1e6:.1f} ms"
-        for span in spans
-    )
-    defect = "" if turn.defect == "none" else f"   <- {turn.defect.replace('_', ' ')}"
-    lines = [
-        f"Q  {turn.question}",
-        f"A  {turn.answer}{defect}",
-        f"trace {spans[0].context.trace_id:032x}",
-        f"{root}  {', '.join(filter(None, (_on(spans, name) for name in _VERDICT)))}",
-    ]
-    places = _on(spans, semconv.EVALUATION_OFFSETS) or ()
-    for start, end in zip(places[::2], places[1::2], strict=True):
-        lines.append(f"│    not backed: {turn.answer[start:end]}")
+def _bars(spans: Sequence[ReadableSpan]) -> Iterator[str]:
     for name in _METRICS:
-        leaves = (semconv.LEAF_SCORE, semconv.LEAF_LABEL, semconv.LEAF_REASON)
-        values = (_on(spans, semconv.metric_attribute(name, leaf)) for leaf in leaves)
-        score, label, reason = values
-        value = "   -" if score is None else f"{score:4.2f}"
-        remark = f"  ({reason})" if reason else ""
-        lines.append(f"│    {name:<22} {value}  {label or '-'}{remark}")
-    lines += [f"{'└' if i == len(children) else '├'}─ {c}" for i, c in enumerate(children, 1)]
-    return "\n".join(lines)
+        score, label, reason = (
+            _on(spans, semconv.metric_attribute(name, leaf))
+            for leaf in (semconv.LEAF_SCORE, semconv.LEAF_LABEL, semconv.LEAF_REASON)
+        )
+        bar = "" if score is None else f"{'█' * round(10 * score):·<10} {score:.2f}"
+        yield f"      {name:<22} " + _paint(bar or f"no score: {reason}", label)
+
+
+def _lines(turn: Turn, spans: Sequence[ReadableSpan]) -> Iterator[str]:
+    label = _on(spans, semconv.EVALUATION_LABEL) or _on(spans, semconv.EVALUATION_STATUS)
+    yield f"{_paint(f'{label:<5}', label)} {turn.question}"
+    if label == "pass":
+        return
+    answer, places = turn.answer, _on(spans, semconv.EVALUATION_OFFSETS) or ()
+    for start, end in reversed([*zip(places[::2], places[1::2], strict=True)]):
+        answer = f"{answer[:start]}{_paint(f'[{answer[start:end]}]', 'fail')}{answer[end:]}"
+    cause = _on(spans, semconv.EVALUATION_CAUSE)
+    yield f"      {answer}"
+    if cause in _WHY:
+        yield f"      {cause}: {_WHY[cause]}"
+    yield from _bars(spans)
 
 
 def _totals(traces: Sequence[Sequence[ReadableSpan]], counts: Mapping[str, int]) -> Iterator[str]:
     outcomes = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
-    yield f"{len(traces)} turns ({outcomes}), {sum(map(len, traces))} spans"
-    for name in _METRICS:
-        attribute = semconv.metric_attribute(name, semconv.LEAF_SCORE)
-        scores = [_on(spans, attribute) for spans in traces]
-        if values := [score for score in scores if score is not None]:
-            mean = f"mean {sum(values) / len(values):.2f}"
-            yield f"  {name:<22} {mean}  lowest {min(values):.2f}  of {len(values)}"
+    passed = sum(_on(spans, semconv.EVALUATION_LABEL) == "pass" for spans in traces)
+    yield f"{len(traces)} turns ({outcomes}), {passed} pass"
 
 
 def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> int:
-    """Ask the demo's questions and print the traces. Return 0 if all were exported with scores."""
+    """Ask the demo's questions and print the scores. Return 0 if all were exported with scores."""
     config = Config.from_env(**{"hold_seconds": _SCORE_SECONDS, **options})
     exporter, answers = InMemorySpanExporter(), _test_exports()
     providers = Providers.exporting(
@@ -225,9 +237,13 @@ def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> i
     for span in sorted(spans, key=lambda span: (span.start_time or 0, span.parent is not None)):
         traces.setdefault(span.context.trace_id, []).append(span)
     whole = [spans for spans in traces.values() if spans[0].parent is None]
-    remarks = [*_elsewhere(answers), *([_LEXICAL] if config.judge == "lexical" else [])]
-    totals = "\n".join([*_totals(whole, counts), *remarks])
-    write("\n\n".join([*map(_tree, TURNS, whole), f"{totals}\n"]))
+    turns = sorted(
+        zip(TURNS, whole, strict=False),
+        key=lambda each: _on(each[1], semconv.EVALUATION_LABEL) == "pass",
+    )
+    remarks = [*_elsewhere(answers), *([_LEXICAL] if config.judge == "lexical" else []), _NEXT]
+    lines = [line for turn, spans in turns for line in _lines(turn, spans)]
+    write("\n".join([*lines, "", *_totals(whole, counts), *remarks, ""]))
     scored = [spans for spans in whole if _on(spans, semconv.EVALUATION_STATUS) == "scored"]
     return 0 if len(scored) == len(whole) == len(TURNS) else 1
 

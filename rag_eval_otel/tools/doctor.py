@@ -73,7 +73,7 @@ class Finding:
 
 
 def causes_text() -> str:
-    return (files("rag_eval_otel.tools") / "causes.md").read_text(encoding="utf-8")
+    return (files("rag_eval_otel") / "causes.md").read_text(encoding="utf-8")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.conventions.openinference import SPAN_KIND
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.export.backends.annotation import IDENTIFIER, OVERALL
 from rag_eval_otel.tools.otlp import SIGNALS, Message, read_messages
 from rag_eval_otel.tools.read import contexts_in, history_in, source_of
 from rag_eval_otel.tools.rows import (
@@ -194,8 +197,13 @@ _FIELDS: Final = {
     "version": semconv.LEAF_VERSION,
     "explanation": semconv.LEAF_EXPLANATION,
 }
+_SPAN_FIELDS: Final = {
+    "judge": semconv.EVALUATION_JUDGE,
+    "sampling_probability": semconv.EVALUATION_SAMPLING_PROBABILITY,
+}
 _EVENT_FIELDS: Final = {
     "value": semconv.GEN_AI_EVALUATION_SCORE_VALUE,
+    "normalized": semconv.EVALUATION_NORMALIZED,
     "label": semconv.GEN_AI_EVALUATION_SCORE_LABEL,
     "reason": semconv.EVALUATION_REASON,
     "version": semconv.EVALUATION_VERSION,
@@ -240,7 +248,9 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
     """Yield the scores and the unscored turns in ``message``, each score once."""
     for is_span, parts in ((True, _parts(message, _SPANS)), (False, _parts(message, _LOGS))):
         for service, part in parts:
-            attributes, ids = _attributes(part), _ids(part)
+            attributes, links = _attributes(part), part.get("links", ())
+            is_carrier = attributes.get(SPAN_KIND) == "EVALUATOR" and len(links) == 1
+            ids = _ids({**part, **links[0]} if is_carrier else part)
             evaluations = [*(_on_span if is_span else _in_event)(part, attributes)]
             status = text(attributes.get(semconv.EVALUATION_STATUS)) if is_span else None
             if not evaluations and status is not None:
@@ -258,7 +268,7 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
                         evaluation=replace(evaluation, scores=scores),
                         sample=Sample(question=text(attributes.get(semconv.QUESTION)) or ""),
                         service=service,
-                        stored={name: text(attributes.get(key)) for name, key in _VERDICT.items()},
+                        stored=_stored(attributes),
                         **ids,
                     )
 
@@ -298,10 +308,17 @@ def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
     split = [k.removeprefix(_PREFIX).rpartition(".") for k in attributes if k.startswith(_PREFIX)]
     leaves = (semconv.LEAF_SCORE, semconv.LEAF_REASON)
     names = dict.fromkeys(name for name, _, leaf in split if name and leaf in leaves)
+    objects = _objects(attributes)
+    names |= {name: None for name, each in objects.items() if each["value"] is not None}
+    turn = {  # a span for late scores says it in their objects only
+        **{name: value for each in objects.values() for name, value in each.items()},
+        **{name: attributes[key] for name, key in _SPAN_FIELDS.items() if key in attributes},
+    }
 
     def score(name: str) -> Score:
+        known = objects.get(name, {})
         cells = {
-            field: attributes.get(semconv.metric_attribute(name, leaf))
+            field: attributes.get(semconv.metric_attribute(name, leaf), known.get(field))
             for field, leaf in _FIELDS.items()
         }
         has_failed = cells["value"] is None and cells["reason"] in _ERRORS
@@ -311,15 +328,44 @@ def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
     if judged := tuple(score(name) for name in names if not name.startswith(_OFFLINE)):
         yield Evaluation(
             scores=judged,
-            judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
+            judge=text(turn.get("judge")),
             duration=number(attributes.get(semconv.EVALUATION_DURATION)) or 0.0,
-            sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
+            sampling=sampling_of(turn.get("sampling_probability")),
         )
     if offline := tuple(score(name) for name in names if name.startswith(_OFFLINE)):
         judge = offline[0].version.split("/", 3)[3:]  # after `definition_of`
         yield Evaluation(
             scores=offline, judge=judge[0] if judge else None, sampling=Sampling(stage="offline")
         )
+
+
+def _objects(attributes: Message) -> dict[str, dict[str, Any]]:
+    """Return the fields of this library's objects of OpenInference, by metric."""
+    found = dict[str, dict[str, Any]]()
+    for key, mark in attributes.items():
+        start = key.removesuffix(".identifier")
+        if start != key and key.startswith("evaluations.") and mark == IDENTIFIER:
+            about: Any = None
+            with suppress(KeyError, TypeError, ValueError):
+                about = json.loads(attributes[f"{start}.metadata"])
+            about = about if isinstance(about, dict) else {}
+            found[str(attributes.get(f"{start}.name"))] = {
+                **about,
+                "normalized": about.get("normalized_score"),
+                "value": attributes.get(f"{start}.score"),
+                "label": attributes.get(f"{start}.label"),
+                "explanation": attributes.get(f"{start}.explanation"),
+            }
+    return found
+
+
+def _stored(attributes: Message) -> dict[str, str | None]:
+    objects = {"label": OVERALL, "outcome": "outcome", "cause": "cause"}
+    found = _objects(attributes)
+    return {
+        name: text(attributes.get(key, found.get(objects[name], {}).get("label")))
+        for name, key in _VERDICT.items()
+    }
 
 
 def _in_event(record: Message, attributes: Message) -> Iterator[Evaluation]:
@@ -329,8 +375,9 @@ def _in_event(record: Message, attributes: Message) -> Iterator[Evaluation]:
     if is_score and name is not None and semconv.EVALUATION_ANNOTATOR not in attributes:
         cells = {field: attributes.get(key) for field, key in _EVENT_FIELDS.items()}
         cells["status"] = "error" if semconv.ERROR_TYPE in attributes else None
+        sampling = sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY))
         yield Evaluation(
-            scores=(score_from_cells(name, cells),),
+            scores=(score_from_cells(name.removeprefix(_OFFLINE), cells),),
             judge=text(attributes.get(semconv.EVALUATION_JUDGE)),
-            sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
+            sampling=Sampling(stage="offline") if name.startswith(_OFFLINE) else sampling,
         )

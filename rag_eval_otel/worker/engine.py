@@ -14,9 +14,9 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import kind_of
 from rag_eval_otel.capture.sample import steps_in, turns_in
-from rag_eval_otel.capture.span import Span, attributes_of_otlp
+from rag_eval_otel.capture.span import MOST_ATTRIBUTES, Span, attributes_of_otlp
 from rag_eval_otel.config import Config
-from rag_eval_otel.export.attributes import SpanScores, score_attributes
+from rag_eval_otel.export.attributes import SpanScores
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live.instrument import build_sinks
 from rag_eval_otel.live.scorer import TurnJob, TurnScorer, attributes_around
@@ -82,7 +82,12 @@ class Engine:
             sinks=(*sinks, *built_in),
             evaluator=BackgroundEvaluator(config.concurrency, capacity=10**9),
         )
-        self._scores = SpanScores(explanations=config.explanations, events="span")
+        self._scores = SpanScores(
+            explanations=config.explanations,
+            form=config.score_attributes,
+            events="span",
+            on_omitted=self.instruments.omitted,
+        )
         self._slots = asyncio.Semaphore(config.concurrency)
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="rag-eval-otel-read")
         self.edge = Edge("worker", self.instruments.internal_error, config.raise_errors)
@@ -190,7 +195,9 @@ class Engine:
     def _write(self, message: SpanMessage, ending: Ending) -> None:
         if ending.status is None:
             return
-        attributes = score_attributes(ending, explanations=self.config.explanations)
+        present = attributes_of_otlp(message)
+        parts = self._scores.parts_of(ending)
+        attributes = self._scores.fitting(parts, present, MOST_ATTRIBUTES)
         write(message, attributes, self._scores.events_of(ending))
         self.instruments.released(ending.status)
 

@@ -81,7 +81,6 @@ class KafkaSource:
         self._edge = Edge("kafka", engine.instruments.internal_error, engine.config.raise_errors)
         self._partitions: dict[int, Partition] = {}
         self._lags: dict[int, int] = {}
-        self._share = 0  # partitions by which the budget was divided
         self._lock = threading.Lock()  # the loop finishes messages, the thread reads and commits
         self._is_paused = self._is_stopping = False
         self._trouble = "no partition was assigned yet"
@@ -170,8 +169,6 @@ class KafkaSource:
                 if now >= lag_at:
                     lag_at = now + _LAG
                     self._measure_lags()
-                if self._partitions and len(self._partitions) != self._share:
-                    self._divide_budget()
         with self._edge:
             self._consumer.close()  # calls `_revoked`, which commits
 
@@ -273,17 +270,6 @@ class KafkaSource:
         while any(partition.tasks for partition in mine) and self._loop.time() < until:
             time.sleep(_POLL / 2)
         self._commit(self._taken_away(places), waits=True)
-
-    def _divide_budget(self) -> None:
-        """Use the part of the budget that belongs to the partitions of this worker."""
-        try:
-            topic = self._consumer.list_topics(self.topic, timeout=5.0).topics[self.topic]
-        except self._package.KafkaException as error:
-            self._failed(error.args[0])
-            return
-        count = max(1, len(topic.partitions))
-        self._share = max(1, len(self._partitions))
-        self.engine.scorer.divide_budget(self._share / count)
 
     def _lost(self, _: Any, places: Iterable[Any]) -> None:
         self._taken_away(places)

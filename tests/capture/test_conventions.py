@@ -23,7 +23,6 @@ from rag_eval_otel.capture.conventions import (
     owner_of,
     read,
     shows_documents,
-    tool_name,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.span import LogView, Span
@@ -165,12 +164,7 @@ def test_the_ai_sdk() -> None:
     named = {"ai.toolCall.name": "search", "ai.toolCall.result": json.dumps([PAGE, TOLD])}
     found = span({**named, "ai.toolCall.args": QUERY}, "ai.operationId=ai.toolCall")
     step = read(found)
-    assert (step.kind, step.name, step.input, tool_name(found)) == (
-        "tool",
-        "search",
-        ASKED,
-        "search",
-    )
+    assert (step.kind, step.name, step.input) == ("tool", "search", ASKED)
     assert step.documents == (Passage(text=PAGE), Passage(text=TOLD))
     whole = read(span({"ai.prompt": {"prompt": ASKED}}, "ai.operationId=ai.generateText"))
     assert (whole.kind, whole.input) == ("chain", ASKED)
@@ -601,7 +595,7 @@ def spans_with(value: Any) -> list[Span]:
     marks += [{"gen_ai.operation.name": kind} for kind in ("chat", "execute_tool", "retrieval")]
     marks += [{"langfuse.observation.type": kind} for kind in ("generation", "retriever", "tool")]
     marks += [{"langsmith.span.kind": "llm"}, {"mlflow.spanType": "RETRIEVER"}]
-    marks += [{"ai.operationId": "ai.toolCall"}]
+    marks += [{"ai.operationId": "ai.toolCall"}, {"evaluations.0.evaluation.name": value}]
     marks += [{"haystack.component.type": kind} for kind in ("OpenAIGenerator", "Agent", value)]
     scopes = ["strands.telemetry.tracer", "llamaindex.opentelemetry.tracer"]
     frameworks = ("autogen_agentchat", "crewai", "dspy", "google_adk", "haystack")
@@ -618,6 +612,7 @@ def spans_with(value: Any) -> list[Span]:
             attributes={**dict.fromkeys(names, value), **mark},
             events=[(name, about) for name in events],
             logs=[LogView(event="gen_ai.choice", body=value)],
+            links=[value],
         )
         for scope, mark in both
     ]
@@ -653,4 +648,3 @@ def test_the_kind_of_recorded_spans() -> None:
         step = read(view)
         assert step.kind == kind_of(view)
         assert (convention_of(view) is None) == (kind_of(view) == "other")
-        assert kind_of(view) != "tool" or step.name == tool_name(view)

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
-from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
 
+from apps.fakes import ScriptedChat
+from conversations import KINDS, TOPICS, Shelf, alone, chain, said, turns_of
 from live import attached
 from rag_eval_otel import Evaluation, Sample, record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.step import history_in
@@ -76,35 +76,6 @@ def test_forms(data: Any, history: list[tuple[str, str]]) -> None:
     assert [tuple(message) for message in history_in(plain(data))] == history
 
 
-class Shelf(BaseRetriever):
-    """Finds one document, which has the query."""
-
-    def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
-        return [Document(f"The bridge was built by Bo in 1890 ({query}).")]
-
-
-def app_of(*, rewrites: bool) -> Runnable[Any, str]:
-    prompt = ChatPromptTemplate.from_messages(
-        [
-            ("system", "Use this: {context}"),
-            MessagesPlaceholder("chat_history"),
-            ("user", "{question}"),
-        ]
-    )
-    model = FakeListChatModel(responses=["Bo built it.", "In 1890.", "It is red.", "No, by Bo."])
-    shelf = Shelf()
-
-    def asked(inputs: dict[str, Any]) -> str:
-        return f"the bridge: {inputs['question']}" if rewrites else inputs["question"]
-
-    def answer(inputs: dict[str, Any]) -> str:
-        found = shelf.invoke(asked(inputs))
-        shown = {**inputs, "context": found[0].page_content}
-        return (prompt | model | StrOutputParser()).invoke(shown)
-
-    return RunnableLambda(answer).with_config(run_name="chat")
-
-
 class Noting(LexicalJudge):
     """Keeps what it is shown."""
 
@@ -116,26 +87,20 @@ class Noting(LexicalJudge):
         return await super().reply(tasks)
 
 
-QUESTIONS = ["Who built it?", "And when?", "Which colour is it?", "Was it built by Al?"]
-
-
-@pytest.mark.parametrize("rewrites", [True, False])
-def test_a_conversation_in_langchain(rewrites: bool) -> None:  # noqa: FBT001
-    """Each of four turns has the messages before it, and the query if the question is rewritten."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_conversations_in_langchain(kind: str) -> None:
+    """Each turn of two has the messages before it, and the query if the question is rewritten."""
     judge, results = Noting(), list[Evaluation]()
     with attached(judge=judge, sinks=[results.append], metrics=["context_relevance"]) as app:
-        chat, history = app_of(rewrites=rewrites), list[tuple[str, str]]()
-        for question in QUESTIONS:
-            inputs = {"question": question, "chat_history": list(history)}
-            said = chat.invoke(inputs, {"callbacks": [app.handle.callback]})
-            assert app.handle.flush(60)
-            history += [("user", question), ("assistant", said)]
-    assert [one.messages for one in results] == [0, 2, 4, 6]
-    assert [one.is_rewritten for one in results] == [rewrites] * 4
-    told = tuple(f"{role}: {text}" for role, text in history[:6])
-    assert [texts.get("history", ()) for texts in judge.shown] == [told[:n] for n in (0, 2, 4, 6)]
-    queries = [f"the bridge: {question}" if rewrites else None for question in QUESTIONS]
-    assert [texts.get("query") for texts in judge.shown] == [None, *queries[1:]]
+        ask = chain(ScriptedChat(reply=said), kind, {"callbacks": [app.handle.callback]})
+        turns = [(*turn, app.handle.flush(60)) for turn in turns_of(ask)]
+    told = [tuple(f"{role}: {text}" for role, text in history) for _, _, history, _ in turns]
+    assert [texts.get("history", ()) for texts in judge.shown] == told
+    assert [one.messages for one in results] == [0, 0, 2, 2, 4, 4, 6, 6]
+    assert [one.is_rewritten for one in results] == [kind == "rewritten"] * 8
+    queries = [alone(topic, asked[n]) for n in range(4) for topic, asked in TOPICS.items()]
+    expected = queries if kind == "rewritten" else [None] * 8
+    assert [texts.get("query") for texts in judge.shown[2:]] == expected[2:]
 
 
 def test_a_recorded_history() -> None:

@@ -17,7 +17,7 @@ import framework_traces
 from corpus.orders import shuffled
 from framework_traces import is_on_spans, stated
 from properties import examples
-from rag_eval_otel.capture.conventions import convention_of, kind_of, read, tool_name
+from rag_eval_otel.capture.conventions import convention_of, kind_of, read
 from rag_eval_otel.capture.sample import Outcome
 from rag_eval_otel.export.attributes import ContentFilter
 from rag_eval_otel.types import Sample
@@ -95,7 +95,6 @@ def test_the_kind_is_told_without_parsing(paths: list[Path]) -> None:
     for span in (span for path in paths for span in recording(path).spans):
         assert read(span).kind == kind_of(span)
         assert kind_of(span) != "other" or convention_of(span) in {None, "autogen"}
-        assert kind_of(span) != "tool" or read(span).name == tool_name(span)
 
 
 @pytest.mark.slow

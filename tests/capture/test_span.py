@@ -15,9 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
 
-from live import attached, points_of
 from plain_views import Role, View, Word, circle, ring
-from rag_eval_otel import record_answer, record_question, record_retrieval
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import Copier, LogView, Span, about, has_none, value, word
 from rag_eval_otel.capture.values import CUT, answer_in, question_in
@@ -274,21 +272,3 @@ def test_chosen_metadata() -> None:
         "rag.metadata.tier": 2,
         "rag.metadata.beta": False,
     }
-
-
-def test_scores_can_be_grouped() -> None:
-    """Events say whose turn it was; metrics do not: there are too many sessions."""
-    attributes = {"session.id": "s-1", "user.id": "u-1", "metadata.tenant": "a"}
-    with attached(metadata_keys=["tenant"]) as app:
-        with app.within(attributes=attributes):
-            record_question("When?")
-            record_retrieval("When?", ["Then."])
-            record_answer("Then.")
-        assert app.handle.flush()
-        events = app.score_events()
-        points = [point for named in points_of(app.reader).values() for point in named]
-    assert events
-    assert points
-    for event in events:
-        assert {**ALL, "rag.metadata.tenant": "a"}.items() <= event.attributes.items()
-    assert not [p for p in points if {*ALL, "rag.metadata.tenant"} & set(p.attributes)]

@@ -79,16 +79,6 @@ def test_replies_of_models(reply: object, text: str | None, *, calls: bool) -> N
     assert (found.output, found.calls_tools) == (text, calls)
 
 
-def test_a_call_of_a_model() -> None:
-    """What it was shown, message by message, and which of these its own words are."""
-    messages = plain([("system", PAGE), ("user", "Hi"), ("assistant", "Hello"), ("user", ASKED)])
-    step = build.llm(VIEW, messages=messages, reply=TOLD, response_id="r", finish="stop")
-    assert (step.kind, step.input, step.output, step.response_id) == ("llm", ASKED, TOLD, "r")
-    assert (step.prompt, step.own_messages) == ((PAGE, "Hi", "Hello", ASKED), ("Hello",))
-    assert not step.calls_tools
-    assert called(TOLD, response_id=7, finish=("tool_calls",)).calls_tools
-
-
 @pytest.mark.parametrize(
     "messages",
     [
@@ -120,23 +110,6 @@ def test_lost_texts_of_a_call(parts: Any, hidden: set[str], cut: set[str]) -> No
     assert (step.hidden, step.cut) == (hidden, cut)
 
 
-def test_results_of_tools_in_the_prompt() -> None:
-    """Those after the last message of the user, with the names of the tools that were called."""
-    old = {"role": "tool", "content": "old"}
-    given = {"role": "tool", "name": "add", "content": "5", "artifact": [{"page_content": PAGE}]}
-    cut = {"role": "tool", "content": "It goes on ... [truncated]"}
-    shown = plain([old, old, {"role": "user", "content": ASKED}, CALL, RESULT, given, cut])
-    results = build.llm(VIEW, messages=shown, reply=None).tool_results
-    assert results == (
-        Result(text=PAGE, tool="search"),
-        Result(text="5", tool="add", documents=(Passage(text=PAGE),)),
-        Result(text=""),
-    )
-    empty = [{"role": "user", "content": [{"type": "tool_result", "id": "t", "content": []}]}]
-    (result,) = build.llm(VIEW, messages=plain(empty), reply=None).tool_results
-    assert result.text == "[]"  # an empty text would stand for one that was cut
-
-
 DOCUMENT = {"page_content": PAGE, "metadata": {}}
 TOOLS: dict[str, tuple[object, str | None, tuple[str, ...] | None]] = {
     "a text": (PAGE, PAGE, None),
@@ -159,6 +132,23 @@ TOOLS: dict[str, tuple[object, str | None, tuple[str, ...] | None]] = {
 }
 
 
+def test_results_of_tools_in_the_prompt() -> None:
+    """Those after the last message of the user, with the names of the tools that were called."""
+    old = {"role": "tool", "content": "old"}
+    given = {"role": "tool", "name": "add", "content": "5", "artifact": [{"page_content": PAGE}]}
+    cut = {"role": "tool", "content": "It goes on ... [truncated]"}
+    shown = plain([old, old, {"role": "user", "content": ASKED}, CALL, RESULT, given, cut])
+    results = build.llm(VIEW, messages=shown, reply=None).tool_results
+    assert results == (
+        Result(text=PAGE, tool="search"),
+        Result(text="5", tool="add", documents=(Passage(text=PAGE),)),
+        Result(text=""),
+    )
+    empty = [{"role": "user", "content": [{"type": "tool_result", "id": "t", "content": []}]}]
+    (result,) = build.llm(VIEW, messages=plain(empty), reply=None).tool_results
+    assert result.text == "[]"  # an empty text would stand for one that was cut
+
+
 @pytest.mark.parametrize(("outputs", "text", "documents"), TOOLS.values(), ids=TOOLS)
 def test_results_of_tools(
     outputs: object, text: str | None, documents: tuple[str, ...] | None
@@ -178,26 +168,12 @@ def test_a_retrieval() -> None:
     assert (step.kind, step.input, step.document_count) == ("reranker", ASKED, 1)
     assert step.documents == (Passage(text=PAGE),)
     blind = of(VIEW, inputs=None, documents=[{"id": "a"}, DOCUMENT])
-    assert (blind.documents, blind.document_count, blind.lacks_texts) == (None, 2, True)
+    assert (blind.documents, blind.document_count, blind.lacks_texts) == (step.documents, 2, True)
     some = of(VIEW, inputs=None, documents=step.documents, count=2)
     assert (some.document_count, some.lacks_texts, step.lacks_texts) == (2, True, False)
     for documents in (HIDDEN, (Passage(text=REDACTED), Passage(text=PAGE))):
         assert of(VIEW, inputs=None, documents=documents).hidden == {"documents"}
     assert of(VIEW, inputs=CUT, documents=CUT).cut == {"documents", "input"}
-
-
-def test_a_chain() -> None:
-    """Question and answer by their names, all texts, and the documents that it took and gave."""
-    inputs = {"question": ASKED, "lang": "en", "documents": [DOCUMENT]}
-    step = build.chain(VIEW, "chain", inputs=inputs, outputs={"answer": TOLD, "ok": "null"})
-    assert (step.input, step.output) == (ASKED, TOLD)
-    assert (step.input_texts, step.output_texts) == ((ASKED, "en"), (TOLD,))
-    assert step.documents_seen == step.documents_given == (Passage(text=PAGE),)
-    back = build.chain(VIEW, "chain", inputs=ASKED, outputs={"context": [DOCUMENT]})
-    assert (back.documents_seen, back.documents_given) == ((Passage(text=PAGE),), ())
-    assert not step.deferred
-    late = replace(VIEW, scope="llama_index")
-    assert build.chain(late, "chain", inputs=ASKED, outputs=None).deferred
 
 
 @pytest.mark.parametrize(

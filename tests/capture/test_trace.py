@@ -9,16 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from weakref import ref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry import trace
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import (
     NonRecordingSpan,
     Span,
@@ -32,7 +29,7 @@ from live import App, answered, asked, attached, collecting_size, generated, ret
 from properties import examples
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.span import LogView
-from rag_eval_otel.capture.trace import OpenSpans, PendingLogs, TraceLimits, may_be_read
+from rag_eval_otel.capture.trace import PendingLogs, may_be_read
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
 from recordings import PATHS, is_as_stated
@@ -105,30 +102,6 @@ def test_a_generator_after_its_segment_was_read() -> None:
         assert app.handle.flush()
         assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "no_retrieval"): 1}
         assert app.statuses() == {None: 3}
-
-
-class Ids(IdGenerator):
-    """Gives every span of a trace the ids it was told, in a circle."""
-
-    def __init__(self, *spans: int) -> None:
-        self._spans, self._next, self._trace = spans, 0, 0
-
-    def generate_trace_id(self) -> int:
-        self._trace += 1
-        return self._trace
-
-    def generate_span_id(self) -> int:
-        self._next += 1
-        return self._spans[(self._next - 1) % len(self._spans)]
-
-
-def test_two_spans_of_one_id() -> None:
-    """Where an id was given twice it is not known what belongs to what: refused, all exported."""
-    with attached(provider=TracerProvider(id_generator=Ids(1, 2, 2))) as app:
-        app.turn()
-        assert app.handle.flush()
-        assert app.counted() == {("skipped", "ambiguous"): 1}
-        assert sorted(app.names()) == ["chain", "llm", "retriever"]
 
 
 @pytest.mark.parametrize("parent", ["retriever", "chain"])
@@ -220,45 +193,6 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
 
 
-def test_a_span_of_another_make() -> None:
-    """A span that lacks what the SDK's spans have goes on, and the failure is counted."""
-
-    class Odd:
-        context = instrumentation_scope = None
-
-    with attached(raise_errors=False) as app:
-        passed: list[object] = []
-        app.pipeline.export = passed.append  # type: ignore[assignment,method-assign]
-        odd = Odd()
-        app.processor.on_end(odd)  # type: ignore[arg-type]
-        assert passed == [odd]
-
-
-def test_a_failure_after_a_span_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where something of ours fails after a span was held, it leaves at once, and once."""
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError
-
-    with attached(raise_errors=False) as app:
-        app.store.limits = TraceLimits(max_bytes=100_000)
-        monkeypatch.setattr(app.pipeline, "_follow_up", fail)
-        chains = []
-        for number in range(20):
-            chains.append(app.chain(number))
-            app.retrieve(number, chains[-1])
-            app.generate(number, chains[-1])
-        for number in range(10):  # each pushes an older trace out as it is held
-            chains[-1 - number].set_attribute("more", "x" * 10_000)
-            chains[-1 - number].end()
-        left = Counter(span.context.span_id for span in app.exported())
-        assert app.handle.flush()
-        ended = Counter(span.context.span_id for span in app.exported())
-        assert set(ended.values()) == {1}
-        assert len(ended) == 50
-        assert len(left) > 40
-
-
 # --- whatever the order in which spans end --------------------------------------------------------
 
 KINDS = ("CHAIN", "AGENT", "LLM", "RETRIEVER", "TOOL", "plain")
@@ -345,39 +279,6 @@ def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swep
 
 
 # --- open spans -----------------------------------------------------------------------------------
-
-KEPT: list[Any] = []
-
-
-@dataclass(eq=False)
-class Watching:
-    """A span that is under way; whoever asks for its end finds out what is known meanwhile."""
-
-    context: trace.SpanContext
-    spans: OpenSpans
-    seen: list[int]
-
-    @property
-    def end_time(self) -> None:
-        if not self.seen:
-            self.seen.append(-1)
-            self.seen.append(len(self.spans.newest(self.context.trace_id)))
-            started: Any = TracerProvider().get_tracer("app").start_span("another")
-            self.spans.starts.append(ref(started))
-            KEPT.append(started)
-
-
-def test_no_span_is_missed_while_the_background_looks() -> None:
-    """An open span is known at every moment of a look, and what starts meanwhile is kept."""
-    spans = OpenSpans()
-    context = trace.SpanContext(trace_id=1, span_id=2, is_remote=False)
-    span = Watching(context, spans, [])
-    spans.starts.append(ref(span))  # type: ignore[arg-type]
-    spans.refresh()
-    assert span.seen == [-1, 1]
-    assert spans.of(1) == [span]
-    assert len(spans.starts) == 1
-
 
 # --- log records ----------------------------------------------------------------------------------
 
@@ -501,25 +402,6 @@ def test_a_failure_does_not_reach_whoever_logs(monkeypatch: pytest.MonkeyPatch) 
         turn(app, 1, older)
         assert app.handle.flush()
         assert len(app.exported()) == 3
-
-
-def test_loggers_know_what_we_read() -> None:
-    """A logger is enabled for the events of the conventions alone, and not after the end."""
-    loggers = LoggerProvider()
-    logger = loggers.get_logger("app")
-    if not hasattr(logger, "enabled"):
-        pytest.skip("this SDK's loggers do not tell whether they are enabled")
-    handle = instrument(
-        tracer_provider=TracerProvider(),
-        logger_provider=loggers,
-        judge="lexical",
-        raise_errors=True,
-    )
-    assert logger.enabled(event_name="gen_ai.choice")
-    assert not logger.enabled(event_name="something")
-    handle.shutdown()
-    assert not logger.enabled(event_name="gen_ai.choice")
-    loggers.shutdown()
 
 
 def test_after_shutdown_nothing_is_heard_and_again_once_after_a_new_start() -> None:

@@ -5,7 +5,6 @@ Retrievals may be seen by tools, by messages, by documents handed on, or by a he
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -162,9 +161,7 @@ MS = 1_000_000
         (10, 40, TOLD, False),
     ],
 )
-def test_calls_that_two_instrumentations_recorded(
-    start: int, end: int, said: str | None, *, is_same: bool
-) -> None:
+def test_calls_recorded_twice(start: int, end: int, said: str | None, *, is_same: bool) -> None:
     """One call has one text, and nearly one time, or the time of one is within the other's."""
     first = llm("first", "app", at=(100 * MS, 900 * MS), said=TOLD)
     second = llm("second", "app", at=((100 + start) * MS, (900 + end) * MS), said=said)
@@ -173,27 +170,6 @@ def test_calls_that_two_instrumentations_recorded(
     assert len(turn.calls) == (1 if is_same else 2)
     (turn,) = find_turns([replace(one, source="x") for one in steps])
     assert len(turn.calls) == 2
-
-
-def test_the_query_of_a_retrieval_may_be_that_of_an_embedding() -> None:
-    """Or of a retrieval within it."""
-    early, late = (
-        replace(llm(str(end), "app", at=(0, end), shown=[str(end)]), kind="embedding")
-        for end in (1, 3)
-    )
-    inner = retriever("inner", "search", at=(1, 2), query="inner?")
-    for steps, query in (([early, late], "1"), ([early, inner], "inner?"), ([late], None)):
-        (turn,) = find_turns([APP, *steps, SEARCH, WRITE])
-        assert turn.retrievers[0].input == query
-
-
-def test_a_tool_that_lost_its_retrieval() -> None:
-    """Another of its name has one."""
-    tools = tool("ask", "app", at=(1, 2)), replace(tool("ask", "app", at=(3, 4)), id="again")
-    for inner, is_lost in (("ask",), True), (("ask", "again"), False):
-        found = [retriever(f"r {one}", one, at=(1, 2), found=[PAGE]) for one in inner]
-        (turn,) = find_turns([APP, *tools, *found, WRITE], loss="possible")
-        assert turn.lacks_retrieval is is_lost
 
 
 @pytest.mark.parametrize(
@@ -225,17 +201,6 @@ def test_a_parent_that_is_missing(steps: list[Step], doubt: str | None) -> None:
     assert turn.doubt == doubt
 
 
-def test_a_retrieval_in_a_tool_whose_result_was_redacted() -> None:
-    """What it found is not looked for elsewhere."""
-    inner = retriever("r", "ask", at=(2, 3), query=ASKED, found=None)
-    for hidden in (frozenset[Any](), frozenset[Any]({"output"})):
-        used = replace(tool("ask", "app", at=(1, 4), told=PAGE), hidden=hidden)
-        (turn,) = find_turns([APP, used, inner, WRITE])
-        (found,) = turn.retrievers
-        assert found.hidden == ({"documents"} if hidden else set())
-        assert found.documents == (None if hidden else (Passage(text=PAGE),))
-
-
 def test_the_size_of_a_turn() -> None:
     """All texts count, and what is kept beside them."""
     steps = [chain("app", asked="a", told="b"), retriever("r", "app", at=(1, 2), found=["cc"])]
@@ -256,23 +221,6 @@ def flat(*numbers: int) -> list[Step]:
             for n in numbers
         ),
     ]
-
-
-def test_turns_below_a_span_that_says_nothing() -> None:
-    """Each has a call of its own for an anchor, but a single one has the span."""
-    title = llm("title", "app", at=(90, 91), shown=["1?"], said="A title for this talk")
-    for numbers, expected in (((1, 2, 3), ["w1", "w2", "w3"]), ((1,), ["app"])):
-        found = find_turns([*flat(*numbers), title], loss="possible")
-        assert [turn.anchor.name for turn in found] == expected
-        assert [names(turn.retrievers) for turn in found] == [f"r{n}" for n in numbers]
-    callers = [
-        replace(llm(f"plan{at}", "app", at=(at, at)), calls_tools=True) for at in (0, 52, 99)
-    ]
-    found = find_turns([*flat(1, 2), *callers], loss="possible")
-    assert [names(turn.other_calls) for turn in found] == ["plan0", "plan0"]
-    again = [replace(one, input="1?") for one in flat(1, 2) if one.kind == "retriever"]
-    (turn,) = find_turns([*flat(1, 2), title, *again][::-1], loss="possible")
-    assert turn.doubt == "ambiguous"
 
 
 @pytest.mark.parametrize(
@@ -362,18 +310,6 @@ def test_what_a_tool_found_is_in_the_messages(result: Result, *, is_retrieval: b
         assert (turn.anchor.name, turn.contexts_source) == ("write", "tool")
 
 
-def test_a_result_that_a_step_tells_of_counts_once() -> None:
-    """The tool itself is there, or the retrieval in it; else the first call that was shown it."""
-    result = Result(text=PAGE, tool="search_kb")
-    again = replace(llm("l", "app", at=(40, 45), shown=[ASKED]), tool_results=(result,))
-    last = replace(write(PAGE), tool_results=(result,))
-    recorded = tool("search_kb", "app", at=(5, 9), told=PAGE)
-    found = retriever("r", "app", at=(5, 9), query=ASKED, found=[PAGE])
-    for steps in ((recorded,), (found,), ()):
-        turn, sample = told(app(), *steps, again, last)
-        assert (len(turn.retrievers), sample.context_texts) == (1, (PAGE,))
-
-
 def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
     """The tool has asked a model: what it returned are the words of that."""
     inner = llm("inner", "app", at=(5, 9), shown=["Founded when?"], said="In 1949, it seems.")
@@ -382,23 +318,6 @@ def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
         tool_results=(Result(text="In 1949, it seems.", tool="search_kb"),),
     )
     assert find_turns([app(), inner, last], loss="possible") == []
-
-
-def test_documents_of_which_only_the_use_is_seen() -> None:
-    """A step was handed them, and the application was not."""
-    join = replace(
-        chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
-    )
-    assert told(app(), join, write(f"{PAGE} {OTHER}"))[1].context_texts == (PAGE, OTHER)
-
-
-def test_documents_that_the_application_was_given() -> None:
-    """A summary of given documents is no RAG."""
-    given = replace(app(), documents_seen=DOCUMENTS, documents_given=DOCUMENTS)
-    join = replace(
-        chain("join", "app", at=(10, 11)), documents_seen=DOCUMENTS, documents_given=DOCUMENTS
-    )
-    assert find_turns([given, join, write(f"{PAGE} {OTHER}")], loss="possible") == []
 
 
 def test_contexts_out_of_a_prompt_have_to_be_asked_for() -> None:
@@ -418,9 +337,7 @@ def test_a_verdict_on_contexts_in_a_prompt_is_no_turn(said: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "expected"), [(None, 2), (2, 2), (3, None)])
-def test_a_retrieval_without_texts_is_read_in_the_prompt(
-    count: int | None, expected: int | None
-) -> None:
+def test_a_retrieval_without_texts(count: int | None, expected: int | None) -> None:
     """It was seen, so its documents are there; as many as it found, if it tells that."""
     blind = replace(retriever("r", "app", at=(5, 9), query=ASKED, found=None), document_count=count)
     (turn,) = find_turns([app(), blind, write(f"Context:\n{PAGE}\n\n{OTHER}")], loss="possible")
@@ -430,33 +347,6 @@ def test_a_retrieval_without_texts_is_read_in_the_prompt(
 
 
 # --- any trace ------------------------------------------------------------------------------------
-
-
-class CountedId(str):
-    """An id that counts how often it is looked up."""
-
-    __slots__ = ()
-    looked_up: ClassVar[int] = 0
-
-    def __hash__(self) -> int:
-        CountedId.looked_up += 1
-        return super().__hash__()
-
-
-def lookups(turns: int) -> int:
-    steps = [chain("app"), *(f for n in range(turns) for f in plain(f"{n}-", under="app", at=n))]
-    counted = [
-        replace(f, id=CountedId(f.id), parent=CountedId(f.parent) if f.parent else None)
-        for f in steps
-    ]
-    before = CountedId.looked_up
-    assert len(find_turns(counted)) == turns
-    return CountedId.looked_up - before
-
-
-def test_twice_as_many_turns_take_twice_as_long() -> None:
-    """A trace of very many turns does not stall the application's thread."""
-    assert lookups(200) < 2.5 * lookups(100)
 
 
 @pytest.mark.parametrize("under", [None, "root"])

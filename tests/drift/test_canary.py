@@ -89,9 +89,7 @@ def test_an_exception_in_a_round_is_counted() -> None:
         *((ROWS, {}, bad, "minutes must be above 0") for bad in (0, -1, math.nan, math.inf)),
     ],
 )
-def test_an_invalid_canary_set_is_refused(
-    data: Any, options: dict[str, Any], minutes: float, told: str
-) -> None:
+def test_invalid_canary_sets(data: Any, options: dict[str, Any], minutes: float, told: str) -> None:
     """The error says what is allowed; without a pause, the judge would be asked without end."""
     with attached(**options) as app, pytest.raises(ConfigError, match=told):
         app.handle.watch_canary(data, minutes=minutes)

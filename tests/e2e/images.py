@@ -1,10 +1,11 @@
 """Render the pictures of the README: ``PYTHONPATH=tests python -m e2e.images docs/images``.
 
-Chromium takes screenshots of a trace that the demo prints, of a page that the report writes, and of
+Chromium takes screenshots of what the demo prints, of a page that the report writes, and of
 a page that compares two runs.
 """
 
 import html
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,6 @@ from score_files import falling, jsonl, page_of, row
 STYLE = "margin:0;padding:16px;background:#14181d;color:#e6e9ec;"
 STYLE += "font:15px/1.4 'DejaVu Sans Mono';white-space:pre-wrap"
 COLOURS = {"pass": "#5ec26a", "fail": "#ff7b72"}
-TURN = 4
-"""The turn of the demo whose answer is made up."""
 
 
 def render(folder: Path) -> list[Path]:
@@ -34,21 +33,22 @@ def render(folder: Path) -> list[Path]:
         ]
         page_of(jsonl(scratch / "scores.jsonl", rows))
         return [
-            _screenshot(trace, folder / "trace.png", size="1000,290"),
+            _screenshot(trace, folder / "trace.png", size="1180,500"),
             _screenshot(page, folder / "report.png", size="1100,1150"),
             _screenshot(_comparison(scratch), folder / "compare.png", size="1100,1500"),
         ]
 
 
 def _trace() -> str:
-    """Return a trace that the demo prints as HTML, with its labels in colour."""
+    """Return what the demo prints of turns that fail as HTML, with its labels in colour."""
     done = subprocess.run(
         [sys.executable, "-m", "rag_eval_otel", "demo"], capture_output=True, text=True, check=True
     )
-    found = html.escape(done.stdout.split("\n\n")[TURN])
+    found = html.escape(done.stdout.split("\n\n")[0])
     for label, colour in COLOURS.items():
-        found = found.replace(f"  {label}", f'  <b style="color:{colour}">{label}</b>')
-    return found
+        shown = f'<b style="color:{colour}">{label}</b>'
+        found = re.sub(rf"^{label}", shown, found, flags=re.MULTILINE)
+    return re.sub(r"\[.*\]", rf'<span style="color:{COLOURS["fail"]}">\g<0></span>', found)
 
 
 def _comparison(folder: Path) -> Path:

@@ -1,7 +1,7 @@
-"""Local servers that stand for LangSmith, Langfuse and Opik, and record what their clients send.
+"""A local server that stands for Langfuse, and records what its client sends.
 
-They answer the requests of the real clients as the documentation of each service says. A test with
-them shows which requests are sent, and not what the service makes of them.
+It answers the requests of the real client as the documentation of the service says. A test with it
+shows which requests are sent, and not what the service makes of them.
 """
 
 import gzip
@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-from uuid import UUID
 
 from e2e.programs import responding
 
 KEY = "the-right-key"
-PROJECT = "shop"
 PROJECT_ID = "11111111-1111-4111-8111-111111111111"
 Answer = tuple[int, Any]
 
@@ -37,44 +34,16 @@ class Recorded:
 
 
 @dataclass
-class Service:
-    """A service; ``known`` has the OpenTelemetry ids of its spans, if it finds scores by them."""
+class Langfuse:
+    """Stores scores by their ids, and returns ``observations``, by pages."""
 
-    known: set[int] = field(default_factory=set)
+    observations: list[dict[str, Any]] = field(default_factory=list)
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
     requests: list[Recorded] = field(default_factory=list)
     url: str = ""
 
-    def answer(self, request: Recorded) -> Answer:
-        raise NotImplementedError
-
     def sent(self, method: str, path: str) -> list[Recorded]:
         return [one for one in self.requests if (one.method, one.path) == (method, path)]
-
-
-class LangSmith(Service):
-    """Stores feedback by its id; the run of a span has the span's id."""
-
-    def answer(self, request: Recorded) -> Answer:
-        if request.path == "/info":
-            return 200, {"version": "0.12.0", "instance_flags": {}}
-        if request.headers.get("x-api-key") != KEY:
-            return 401, {"detail": "Invalid token"}
-        if request.path == "/sessions":
-            assert request.query["name"] == [PROJECT]
-            ids = dict.fromkeys(("id", "tenant_id"), PROJECT_ID)
-            return 200, [{**ids, "reference_dataset_id": None}]
-        if (request.method, request.path) != ("POST", "/feedback"):
-            return 405, {}
-        self.stored[request.body["id"]] = request.body
-        return 200, {}
-
-
-@dataclass
-class Langfuse(Service):
-    """Stores scores by their ids, and returns ``observations``, by pages."""
-
-    observations: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, request: Recorded) -> Answer:
         key = request.headers.get("authorization", "").removeprefix("Basic ")
@@ -140,36 +109,9 @@ def langfuse_observation(span: Any) -> dict[str, Any]:
     }
 
 
-class Opik(Service):
-    """Stores feedback scores by the id of the span and their names."""
-
-    def answer(self, request: Recorded) -> Answer:
-        if request.headers.get("authorization") != KEY:
-            return 401, {"code": 401, "message": "API key should be provided"}
-        if request.path == "/v1/private/spans/search":
-            (asked,) = request.body["filters"]
-            assert (asked["field"], asked["operator"]) == ("id", "ends_with")
-            ids = [opik_id(one) for one in self.known]
-            found = [id_ for id_ in ids if id_.endswith(asked["value"])]
-            assert request.body["project_name"] == PROJECT
-            return 200, [{"id": id_, "start_time": "2026-11-22T00:00:00Z"} for id_ in found]
-        if (request.method, request.path) != ("PUT", "/v1/private/spans/feedback-scores"):
-            return 405, {}
-        self.stored |= {f"{one['id']} {one['name']}": one for one in request.body["scores"]}
-        return 204, None
-
-
-def opik_id(span_id: int) -> str:
-    """Return the UUID that Opik makes of a span: of the trace's time, and a hash of the id."""
-    digest = bytearray(sha256(span_id.to_bytes(8, "big")).digest()[:10])
-    digest[0] = digest[0] & 0x0F | 0x70
-    digest[2] = digest[2] & 0x3F | 0x80
-    return str(UUID(bytes=(1_795_000_000_123).to_bytes(6, "big") + bytes(digest)))
-
-
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    service: Service
+    service: Langfuse
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -185,9 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self.service.requests.append(request)
         status, answer = self.service.answer(request)
-        is_stream = place.path.endswith("/search")  # one object in each line
-        told = "".join(f"{json.dumps(one)}\n" for one in answer) if is_stream else ""
-        told = told if is_stream else json.dumps(answer) if answer is not None else ""
+        told = json.dumps(answer)
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(told)))
@@ -201,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(service: Service) -> Iterator[Service]:
+def serving(service: Langfuse) -> Iterator[Langfuse]:
     """Serve ``service`` at its ``url`` during the block."""
     handler = type("Handler", (_Handler,), {"service": service})
     with responding(handler) as url:

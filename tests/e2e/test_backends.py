@@ -1,41 +1,25 @@
-"""What the real clients of LangSmith, Langfuse and Opik send for the scores of live turns."""
+"""What the real client of Langfuse sends for the scores of live turns."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-pytest.importorskip("opik", reason="the clients of the backends are not installed")
-
-from langsmith import utils
+pytest.importorskip("langfuse", reason="the client of the backend is not installed")
 
 from e2e.proxy import Fault, Proxy, proxied
-from e2e.recorded import (
-    KEY,
-    PROJECT,
-    Langfuse,
-    LangSmith,
-    Opik,
-    Service,
-    langfuse_observation,
-    opik_id,
-    serving,
-)
+from e2e.recorded import KEY, Langfuse, langfuse_observation, serving
 from live import App, attached
 from rag_eval_otel.tools.cli import main
 
 TURNS = 200
 PATIENCE = 300.0
-SERVICES: dict[str, type[Service]] = {"langsmith": LangSmith, "langfuse": Langfuse, "opik": Opik}
-FAULTS = pytest.mark.parametrize("fault", ["none", "errors"])
-NAMES = pytest.mark.parametrize("name", SERVICES)
 
 pytestmark = [
     pytest.mark.timeout(1200),
-    # The clients warn at their import, and leave connections to the garbage collector.
+    # The client warns at its import, and leaves connections to the garbage collector.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -44,7 +28,7 @@ pytestmark = [
 class Running:
     """A service that records, the proxy in front of it, and the application that is scored."""
 
-    service: Service
+    service: Langfuse
     proxy: Proxy
     app: App
 
@@ -54,77 +38,38 @@ class Running:
 
 
 @contextmanager
-def running(
-    name: str, *, fault: Fault = "none", models: Mapping[str, str] | None = None
-) -> Iterator[Running]:
-    """Run an application whose scores go to the service ``name``, through a proxy."""
-    service = SERVICES[name]()
+def running(*, fault: Fault = "none", models: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """Run an application whose scores go to the service, through a proxy."""
+    service = Langfuse()
     with serving(service), proxied(service.url) as proxy, pytest.MonkeyPatch.context() as patch:
         proxy.fault = fault
-        settings = {
-            "LANGSMITH_ENDPOINT": proxy.url,
-            "LANGSMITH_API_KEY": KEY,
-            "LANGSMITH_PROJECT": PROJECT,
-            "LANGFUSE_BASE_URL": proxy.url,
-            "LANGFUSE_PUBLIC_KEY": "public",
-            "LANGFUSE_SECRET_KEY": KEY,
-            "OPIK_URL_OVERRIDE": proxy.url,
-            "OPIK_API_KEY": KEY,
-            "OPIK_PROJECT_NAME": PROJECT,
-            "OPIK_WORKSPACE": "default",
-            "OPIK_ANALYTICS_ENABLED": "false",
-            "OPIK_SENTRY_ENABLE": "false",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        }
-        for variable, value in settings.items():
-            patch.setenv(variable, value)
-        if name == "langsmith":
-            utils.get_env_var.cache_clear()  # a process reads its variables once
-            utils.get_tracer_project.cache_clear()
+        settings = {"BASE_URL": proxy.url, "PUBLIC_KEY": "public", "SECRET_KEY": KEY}
+        for name, value in settings.items():
+            patch.setenv(f"LANGFUSE_{name}", value)
         options = {"shutdown_seconds": 5, "hold_seconds": 60, **(models or {})}
-        with attached(backends=[name], **options) as app:
+        with attached(backends=["langfuse"], **options) as app:
             yield Running(service=service, proxy=proxy, app=app)
-
-
-def scores(app: App) -> dict[int, dict[str, Any]]:
-    return {
-        span.context.span_id: dict(span.attributes or {})
-        for span in app.exported()
-        if "rag.evaluation.status" in (span.attributes or {})
-    }
 
 
 def expected(app: App) -> set[tuple[Any, ...]]:
     """Return span, name, score and label of all scores, and of the overall labels."""
     found: set[tuple[Any, ...]] = set()
-    for span, attributes in scores(app).items():
-        found.add((span, "rag.evaluation", None, attributes["rag.evaluation.label"]))
-        for name in [one.split(".")[2] for one in attributes if one.endswith(".score")]:
-            prefix = f"rag.evaluation.{name}"
-            label = attributes[f"{prefix}.label"]
-            found.add((span, name, attributes[f"{prefix}.score"], label))
+    for span in app.exported():
+        attributes: Any = span.attributes or {}
+        if "rag.evaluation.status" not in attributes:
+            continue
+        own = span.context.span_id
+        found.add((own, "rag.evaluation", None, attributes["rag.evaluation.label"]))
+        scores = [one for one in attributes if one.startswith("rag.") and one.endswith(".score")]
+        for prefix in [one.removesuffix(".score") for one in scores]:
+            score, label = attributes[f"{prefix}.score"], attributes[f"{prefix}.label"]
+            found.add((own, prefix.split(".")[2], score, label))
     return found
 
 
-def seen(name: str, service: Service) -> list[tuple[Any, ...]]:
+def seen(service: Langfuse) -> list[tuple[Any, ...]]:
     """Return the same of what the service has stored."""
     stored = list(service.stored.values())
-    if name == "langsmith":
-        return [
-            (UUID(one["run_id"]).int, one["key"], one.get("score"), one["value"]) for one in stored
-        ]
-    if name == "opik":
-        spans = {opik_id(span): span for span in service.known}
-        overall = {"rag.evaluation": None}
-        return [
-            (
-                spans[one["id"]],
-                one["name"],
-                overall.get(one["name"], one["value"]),
-                one["category_name"],
-            )
-            for one in stored
-        ]
     labels = {
         (one["observationId"], one["name"].removesuffix(".label")): one["value"]
         for one in stored
@@ -138,17 +83,16 @@ def seen(name: str, service: Service) -> list[tuple[Any, ...]]:
     return [(int(key[0], 16), key[1], numbers.get(key), label) for key, label in labels.items()]
 
 
-@NAMES
-@FAULTS
-def test_every_score_is_sent(name: str, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", ["none", "errors"])
+def test_every_score_is_sent(fault: Fault) -> None:
     """Each once, also with the service failing a tenth of the requests."""
-    with running(name, fault=fault) as run:
-        turns = [run.app.turn(number) for number in range(TURNS)]
-        run.service.known = {turn.get_span_context().span_id for turn in turns}
+    with running(fault=fault) as run:
+        for number in range(TURNS):
+            run.app.turn(number)
         run.app.pipeline.submit_ended()
         assert run.app.store.wait_left(PATIENCE)  # a flush waits for scores for five seconds only
         assert run.app.handle.flush(PATIENCE)
-        found = seen(name, run.service)
+        found = seen(run.service)
         assert len(found) == len(set(found))
         assert set(found) == expected(run.app)
         assert set(run.outcomes()) == {"delivered"}
@@ -157,13 +101,12 @@ def test_every_score_is_sent(name: str, fault: Fault) -> None:
 
 def test_backfill_equals_live_scores() -> None:
     """Turns that Langfuse has stored get the scores of live evaluation, each once."""
-    with running("langfuse", models={"judge": "lexical", "embedder": "hashing"}) as run:
+    with running(models={"judge": "lexical", "embedder": "hashing"}) as run:
         turns = [run.app.turn(number) for number in range(TURNS)]
         assert run.app.store.wait_left(PATIENCE)
         assert run.app.handle.flush(PATIENCE)
         live = {id_: {**one, "timestamp": ""} for id_, one in run.service.stored.items()}
         assert len(turns) == TURNS
-        assert isinstance(run.service, Langfuse)
         run.service.observations = [*map(langfuse_observation, run.app.exported())]
         run.service.stored.clear()
         assert main(["backfill", "langfuse", "--yes"]) == 0

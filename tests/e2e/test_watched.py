@@ -23,7 +23,18 @@ from apps import company
 from apps.fakes import ScriptedChat
 from apps.parts import handbook, rag
 from apps.replies import unavailable
-from e2e.watched import PATIENCE, QUESTIONS, STATUS, TRUTHS, Watched, instrumented, watched
+from conversations import KINDS, Ask, reply_to, said
+from conversations import chain as conversation
+from e2e.watched import (
+    PATIENCE,
+    QUESTIONS,
+    STATUS,
+    TRUTHS,
+    Watched,
+    assert_conversed,
+    instrumented,
+    watched,
+)
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.types import SkipReason
 
@@ -45,13 +56,20 @@ class Handbook:
     fail: Callable[[str], object]
     chat: Callable[[str], object]
     error: type[Exception] = ConnectionError
+    conversing: Callable[[str], Ask] | None = None
 
 
 def chain(
-    llm: Any = None, *, dead: Any = None, error: Any = ConnectionError, callbacks: Any = ()
+    llm: Any = None,
+    *,
+    dead: Any = None,
+    talker: Any = None,
+    error: Any = ConnectionError,
+    callbacks: Any = (),
 ) -> Handbook:
     """Return the plain chain of LangChain, with ``callbacks`` of the instrumentation, not ours."""
     llm, dead = llm or ScriptedChat(), dead or ScriptedChat(reply=unavailable)
+    talker = talker or ScriptedChat(reply=said)
     plain = ChatPromptTemplate.from_template("{greeting}") | llm | StrOutputParser()
     config: Any = {"callbacks": [*callbacks]}
     return Handbook(
@@ -59,6 +77,7 @@ def chain(
         fail=lambda question: rag(llm=dead).invoke(question, config),
         chat=lambda greeting: plain.invoke({"greeting": greeting}, config),
         error=error,
+        conversing=lambda kind: conversation(talker, kind, config),
     )
 
 
@@ -172,8 +191,10 @@ def genai(watch: Watched, place: str | None = None) -> Iterator[Any]:
         patch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", place or "span_only")
         with instrumented(langchain.LangChainInstrumentor(), **options):
             client = {"base_url": server.base_url, "api_key": "app", "max_retries": 0}
+            llm = model(model="m", disable_streaming=True, **client)
             yield chain(
-                model(model="m", disable_streaming=True, **client),
+                llm,
+                talker=llm,
                 dead=model(model="dead", **client),
                 error=openai.InternalServerError,
             )
@@ -183,6 +204,8 @@ def _answer(body: Mapping[str, Any]) -> object:
     if body["model"] == "dead":
         return HttpReply(status=500)
     *system, user = (str(message["content"]) for message in body["messages"])
+    if user not in company.ANSWERS:
+        return reply_to("\n".join([*system, user]))
     return company.answer(user, "".join(system))
 
 
@@ -240,6 +263,7 @@ def case(name: str, *more: str, setting: str | None = None) -> Any:
 
 
 EACH = with_apps(*map(case, WAYS))
+EACH_CONVERSING = with_apps(*(case(name) for name in WAYS if name.startswith("langchain")))
 EACH_HIDDEN = with_apps(
     *(
         case(name, reason, setting=setting)
@@ -264,6 +288,14 @@ def assert_refused(watch: Watched, use: Callable[[], object], *reasons: str) -> 
     assert run.outcomes == Counter(("skipped", reason) for reason in reasons)
     assert run.spans
     assert {span.attributes.get(STATUS) for span in run.spans} <= {None, "skipped"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@EACH_CONVERSING
+def test_conversations(traced: Traced, kind: str) -> None:
+    """Each turn has the messages before it and the text searched for, never another's."""
+    watch, app = traced
+    assert_conversed(watch, app.conversing(kind), is_rewritten=kind == "rewritten")
 
 
 @EACH

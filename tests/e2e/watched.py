@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 
 from apps import company
 from apps.parts import handbook, join
+from conversations import TOPICS, Ask, alone, turns_of
 from corpus.kit import Truth
 from live import OnesEmbedder, good_judge
 from otlp_receiver import OtlpReceiver, ReceivedSpan
@@ -82,7 +83,9 @@ class Told:
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         del ask, embed
         contexts = [passage.text for passage in sample.contexts]
-        told = json.dumps([sample.question, contexts, sample.answer], ensure_ascii=False)
+        messages = [tuple(message) for message in sample.history]
+        parts = [sample.question, contexts, sample.answer, messages, sample.query]
+        told = json.dumps(parts, ensure_ascii=False)
         return Score(name=self.name, value=1.0, explanation=told)
 
 
@@ -167,8 +170,35 @@ TRUTHS = {question: _truth(question) for question in QUESTIONS}
 def truth_on(span: ReceivedSpan) -> Truth:
     assert span.attributes[STATUS] == "scored"
     assert isinstance(span.attributes[SCORE], float)
-    question, contexts, answer = json.loads(span.attributes[TOLD])
+    question, contexts, answer, *_ = json.loads(span.attributes[TOLD])
     return Truth(question=question, contexts=tuple(contexts), answer=answer)
+
+
+def assert_conversed(
+    watch: Watched, ask: Ask, *, is_rewritten: bool = False, lost: int = 0
+) -> None:
+    """Assert that all turns of the conversations are scored, with the texts before each.
+
+    Of ``lost`` turns after others the history is unknown; a wrong one is a failure.
+    """
+    turns: dict[str, tuple[str, list[list[str]]]] = {}
+
+    def use() -> None:
+        for question, answer, history in turns_of(ask):
+            turns[question] = (answer, [list(message) for message in history])
+
+    run = watch.run(use)
+    assert run.outcomes == {("scored", None): 8}
+    told = [json.loads(span.attributes[TOLD]) for span in run.spans if TOLD in span.attributes]
+    assert {question: answer.strip() for question, _, answer, *_ in told} == {
+        question: answer.strip() for question, (answer, _) in turns.items()
+    }
+    histories = [(history, turns[question][1]) for question, _, _, history, _ in told]
+    assert [found for found, true in histories if found not in ([], true)] == []
+    assert sum(found != true for found, true in histories) == lost
+    for topic, asked in TOPICS.items():
+        queries = {query for question, *_, query in told if question in asked}
+        assert queries == ({alone(topic, one) for one in asked} if is_rewritten else {None})
 
 
 @contextmanager
@@ -200,6 +230,7 @@ def watched() -> Iterator[Watched]:
             embedder=OnesEmbedder(),
             metrics=(Told(), Faithfulness()),
             explanations=True,
+            score_attributes="rag",
             hold_seconds=PATIENCE,
             raise_errors=True,
         )

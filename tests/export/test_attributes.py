@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from live import (
     said,
     told,
 )
-from rag_eval_otel import instrument, record_retrieval, semconv
+from rag_eval_otel import RagEvalSpanProcessor, record_retrieval, semconv
 from rag_eval_otel.capture.conventions import CONVENTIONS, owner_of
 from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.config import ScoreEvents
@@ -46,7 +47,7 @@ from rag_eval_otel.export.attributes import (
     score_attributes,
 )
 from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Score, Usage
+from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Sampling, Score, Usage
 from rag_eval_otel.untrusted import redactor
 from replay import Exported, ReplayedSpan, load
 from support import hide
@@ -54,6 +55,7 @@ from support import hide
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
 UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
 FAILED = Score(name="context_relevance", status="error", reason="timeout")
+UNSUPPORTED = {"offsets": [[0, 9], [10, 20]], "verdicts": [False, True]}
 NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 SCORES = st.one_of(
     st.builds(
@@ -94,7 +96,7 @@ def test_tokens_and_money_are_attributes_of_turn_and_metric() -> None:
     usage = Usage(judge_requests=1, prompt_tokens=90, completion_tokens=10)
     score = Score(name="faithfulness", value=1, usage=usage, cost=0.5)
     evaluation = Evaluation(scores=(score,), usage=usage, cost=0.5)
-    found = score_attributes(ending_of(evaluation))
+    found = score_attributes(ending_of(evaluation), form="rag")
     assert found["rag.evaluation.tokens"] == found["rag.evaluation.faithfulness.tokens"] == 100
     assert found["rag.evaluation.cost"] == found["rag.evaluation.faithfulness.cost"] == 0.5
     assert found["rag.evaluation.currency"] == "USD"
@@ -118,9 +120,13 @@ def test_attributes_are_leaves_and_finite(scores: list[Score]) -> None:
 def test_explanations_are_opt_in_and_limited() -> None:
     """They quote user data, and have a maximum length."""
     evaluation = Evaluation(scores=(OK,))
-    key = "rag.evaluation.faithfulness.explanation"
-    assert key not in score_attributes(ending_of(evaluation))
-    assert score_attributes(ending_of(evaluation), explanations=True)[key] == "x" * MAX_EXPLANATION
+    for form, key in (
+        ("rag", "rag.evaluation.faithfulness.explanation"),
+        ("both", "evaluations.0.evaluation.explanation"),
+    ):
+        write: Any = partial(score_attributes, ending_of(evaluation), form=form)
+        assert not any(name.endswith("explanation") for name in write())
+        assert write(explanations=True)[key] == "x" * MAX_EXPLANATION
 
 
 def test_what_has_no_score_has_a_reason() -> None:
@@ -158,20 +164,162 @@ def test_an_enriched_copy_keeps_all_fields(limit: int, count: int) -> None:
 
 def test_the_span_has_the_score_and_the_normalized_score() -> None:
     """A score without a normalized value has only one attribute."""
-    found = score_attributes(ending_of(Evaluation(scores=(OK, NORMAL))))
+    found = score_attributes(ending_of(Evaluation(scores=(OK, NORMAL))), form="rag")
     assert found["rag.evaluation.correctness.score"] == 4.0
     assert found["rag.evaluation.correctness.normalized_score"] == 0.75
     assert "rag.evaluation.faithfulness.normalized_score" not in found
-    whole = score_attributes(ending_of(Evaluation(scores=(replace(NORMAL, normalized=1),))))
+    ending = ending_of(Evaluation(scores=(replace(NORMAL, normalized=1),)))
+    whole = score_attributes(ending, form="rag")
     assert isinstance(whole["rag.evaluation.correctness.normalized_score"], float)
 
 
 def test_names_with_a_lone_surrogate_are_exported() -> None:
     """A server's name of a model is made encodable."""
     odd = Evaluation(scores=(replace(OK, version="v/\ud800"),), judge="\ud800m")
-    found = score_attributes(ending_of(odd))
+    found = score_attributes(ending_of(odd), form="rag")
     assert found["rag.evaluation.judge"] == "?m"
     assert found["rag.evaluation.faithfulness.version"] == "v/?"
+
+
+USED = Usage(judge_requests=1, prompt_tokens=90, completion_tokens=10)
+
+
+def of_metrics(count: int, **more: Any) -> Ending:
+    scores = tuple(
+        Score(
+            name=f"metric_{number}",
+            value=0.5,
+            label="fail",
+            threshold=0.75,
+            version=f"metric_{number}/0fd97da5/fused/gpt-5-mini",
+            usage=USED,
+            cost=0.0004,
+        )
+        for number in range(count)
+    )
+    about: dict[str, Any] = {"usage": USED, "cost": 0.001, "sampling": Sampling(), **more}
+    evaluation = Evaluation(scores=scores, judge="gpt-5-mini", **about)
+    return Ending("scored", evaluation=evaluation, contexts="retrieval")
+
+
+@pytest.mark.parametrize(
+    ("form", "turn", "metric"), [("both", 13, 8), ("openinference", 13, 6), ("rag", 9, 6)]
+)
+@pytest.mark.parametrize("count", [1, 4, 10])
+def test_the_number_of_attributes(form: Any, turn: int, metric: int, count: int) -> None:
+    """Of a turn, and of each of its metrics, as docs/backends.md says."""
+    assert len(score_attributes(of_metrics(count), form=form)) == turn + count * metric
+
+
+@pytest.mark.parametrize("form", ["both", "openinference"])
+def test_an_object_of_openinference(form: Any) -> None:
+    """A score is one, and so are the overall label, outcome and cause, with equal values."""
+    score = Score(name="answer_relevancy", value=0.9, label="pass", normalized=0.9, threshold=0.5)
+    lacks = replace(score, name="faithfulness", value=0.25, label="fail", detail=UNSUPPORTED)
+    relevance = Score(name="context_relevance", value=1, label="pass")
+    scores = (lacks, relevance, score, replace(FAILED, name="guideline"))
+    evaluation = Evaluation(
+        scores=scores, judge="gpt", messages=4, computed=frozenset({"context_relevance"})
+    )
+    found = score_attributes(ending_of(evaluation), form=form)
+    objects = [
+        {
+            name.removeprefix(prefix): value
+            for name, value in found.items()
+            if name.startswith(prefix)
+        }
+        for prefix in (f"evaluations.{number}.evaluation." for number in range(6))
+    ]
+    metadata = json.loads(objects[0].pop("metadata"))
+    assert metadata == {
+        "judge": "gpt",
+        "threshold": 0.5,
+        "normalized_score": 0.9,
+        "history_messages": 4,
+        "unsupported_count": 1,
+        "unsupported_offsets": [0, 9],
+    }
+    ours = {"identifier": "rag_eval_otel"}
+    by = {"annotator_kind": "LLM", **ours}
+    assert objects[0] == {"name": "faithfulness", "score": 0.25, "label": "fail", **by}
+    assert [(one["name"], one["annotator_kind"]) for one in objects[1:3]] == [
+        ("context_relevance", "CODE"),
+        ("answer_relevancy", "LLM"),
+    ]
+    said = {"rag.evaluation": "fail", "outcome": "answered", "cause": "unsupported"}
+    by = {"annotator_kind": "CODE", **ours}
+    assert objects[3:] == [{"name": name, "label": label, **by} for name, label in said.items()]
+    assert "evaluations.6.evaluation.name" not in found
+    assert found["rag.evaluation.guideline.reason"] == "timeout"
+    leaves = {name for name in found if name.startswith("rag.evaluation.faithfulness.")}
+    both = {"rag.evaluation.faithfulness.score", "rag.evaluation.faithfulness.label"}
+    assert leaves == (both if form == "both" else set())
+
+
+def limited(most: int | None, names: Sequence[str], form: Any = "both") -> tuple[Any, ...]:
+    """Return the attributes of a copy, of an open span, and how many had no room on each."""
+    omitted = list[int]()
+    scores = SpanScores(form=form, on_omitted=omitted.append)
+    limits = SpanLimits(max_span_attributes=most)  # None: 128
+    tracer = TracerProvider(span_limits=limits).get_tracer("app")
+    copied_from, written_on = (tracer.start_span("turn") for _ in range(2))
+    for one in (copied_from, written_on):
+        one.set_attributes(dict.fromkeys(names, "app"))
+    scores.write(written_on, of_metrics(10))
+    for one in (copied_from, written_on):
+        one.end()
+    assert isinstance(written_on, ReadableSpan)
+    copy = scores.copy(copied_from, of_metrics(10))  # type: ignore[arg-type]
+    return dict(copy.attributes or {}), dict(written_on.attributes or {}), omitted
+
+
+@pytest.mark.parametrize("form", ["both", "openinference", "rag"])
+@pytest.mark.parametrize(("most", "own"), [(64, 10), (64, 60), (64, 64), (128, 40), (None, 60)])
+def test_scores_take_only_the_room_that_a_span_has(most: int | None, own: int, form: Any) -> None:
+    """What has no room is left out whole, from the last metric on, and counted."""
+    names = [f"app.{number}" for number in range(own)]
+    copied_, written, omitted = limited(most, names, form)
+    assert copied_ == written
+    room = (most or 128) - own
+    whole = score_attributes(of_metrics(10), form=form)
+    kept = {name: value for name, value in written.items() if name not in names}
+    assert len(written) == own + len(kept) <= (most or 128)
+    assert omitted == ([len(whole) - len(kept)] * 2 if len(whole) > room else [])
+    assert len(whole) <= room or len(kept) > room - 8  # the room is used
+    metrics = [name.split(".")[2] for name in kept if name.endswith(".score") and "rag." in name]
+    objects = [value for name, value in kept.items() if name.endswith(".evaluation.name")]
+    assert objects[:-1] == [f"metric_{number}" for number in range(len(objects) - 1)]
+    if form == "both" and objects:
+        assert metrics in (objects[:-1], [*objects[:-1], f"metric_{len(objects) - 1}"])
+    sizes = Counter(name.split(".")[1] for name in kept if name.startswith("evaluations."))
+    assert set(sizes.values()) <= {4, 6}
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (["evaluations.0.evaluation.name", "evaluations.4.evaluation.name"], 5),
+        (["trace.evaluations.7.evaluation.name", "evaluations.x.evaluation.name"], 0),
+        ([f"evaluations.{'9' * 5000}.evaluation.name", "evaluations.", "evaluations.1"], 2),
+    ],
+)
+def test_indices_continue_after_those_of_others(names: list[str], first: int) -> None:
+    """Names that only look like an index, or are of another scope, do not count."""
+    copied_, _, _ = limited(None, names)
+    assert copied_[f"evaluations.{first}.evaluation.name"] == "metric_0"
+    assert copied_[f"evaluations.{first + 10}.evaluation.name"] == "rag.evaluation"
+    assert all(copied_[name] == "app" for name in names)
+
+
+def test_metadata_that_a_limit_would_cut_is_left_out() -> None:
+    """Half of a JSON object cannot be read; other texts are cut as those of the application."""
+    limits = SpanLimits(max_span_attribute_length=50)
+    open_span = TracerProvider(span_limits=limits).get_tracer("app").start_span("turn")
+    SpanScores().write(open_span, of_metrics(1))
+    assert isinstance(open_span, ReadableSpan)
+    found = open_span.attributes or {}
+    assert found["evaluations.0.evaluation.name"] == "metric_0"
+    assert not any(name.endswith("metadata") for name in found)
 
 
 class Noted:
@@ -194,10 +342,10 @@ def emitted(evaluation: Evaluation) -> list[Mapping[str, Any]]:
 
 
 def test_events_keep_the_scale_of_the_metric() -> None:
-    """The standard attribute has the score, not the normalized one."""
+    """The standard attribute has the score, and one of ours the normalized score."""
     (event,) = emitted(Evaluation(scores=(NORMAL,)))
     assert event["gen_ai.evaluation.score.value"] == 4.0
-    assert not any("normalized" in key for key in event)
+    assert event["rag.evaluation.normalized_score"] == 0.75
 
 
 SCORED = Ending("scored", evaluation=Evaluation(scores=(OK, NORMAL), judge="m"))
@@ -228,12 +376,14 @@ def test_scores_are_events_of_the_span(events: ScoreEvents) -> None:
 
 
 def test_scores_of_both_judges_of_a_cascade_are_events() -> None:
-    """The offline scores have events of their own, with their judge."""
+    """The offline scores have events of their own, with their judge and other names."""
     offline = Evaluation(scores=(OK,), judge="lexical")
     both = Ending("scored", evaluation=Evaluation(scores=(OK,), judge="m", offline=offline))
     span = SpanScores(events="span").copy(ended_with(), both)
-    judges = [(event.attributes or {})["rag.evaluation.judge"] for event in span.events[1:]]
-    assert judges == ["m", "lexical"]
+    found = [event.attributes or {} for event in span.events[1:]]
+    assert [one["rag.evaluation.judge"] for one in found] == ["m", "lexical"]
+    names = [one["gen_ai.evaluation.name"] for one in found]
+    assert names == ["faithfulness", "offline.faithfulness"]
 
 
 def test_log_records_leave_the_events_of_the_span_alone() -> None:
@@ -366,7 +516,6 @@ def test_content_of_events(event: str, attribute: str, *, content: bool) -> None
         "gen_ai.prompt.0.role",
         "input.mime_type",
         "gen_ai.prompt.0.tool_calls.0.name",
-        "llm.tools.0.tool.json_schema",
         "output",
         "metadata",
         "retrieval.documents.0.document.id",
@@ -423,6 +572,18 @@ def test_the_option_says_whose_texts_stay(
     assert before.attributes == SAID
 
 
+def test_explanations_by_others_are_removed() -> None:
+    """What another judge wrote about a span quotes texts; ours is there if it may."""
+    name = "evaluations.{}.evaluation.{}".format
+    ours = {name(1, "identifier"): semconv.SCOPE, name(1, "explanation"): "Ada"}
+    version = {semconv.EVALUATION_VERSION: "1"}
+    explained = {semconv.GEN_AI_EVALUATION_EXPLANATION: "Ada"}
+    events = [(semconv.EVALUATION_EVENT, {**about, **explained}) for about in ({}, version)]
+    shown = STRIP.shown(span({name(0, "explanation"): "Ada", **ours}, events))
+    assert shown.attributes == ours
+    assert [dict(event.attributes or {}) for event in shown.events] == [{}, version | explained]
+
+
 def test_a_span_without_texts_is_not_copied() -> None:
     """The filter returns the same object."""
     plain = span({"n": 1}, [("tick", {"a": 1})])
@@ -474,9 +635,9 @@ def test_texts_are_removed_on_every_path(
 @contextmanager
 def wrapping(**options: Any) -> Iterator[tuple[Exported, Any]]:
     noting = Exported()
-    handle = instrument(wrap=noting, judge=good_judge(), **options)
-    yield noting, handle.processor
-    handle.shutdown(0.0)
+    processor = RagEvalSpanProcessor(noting, judge=good_judge(), **options)
+    yield noting, processor
+    processor.handle.shutdown(0.0)
 
 
 def test_by_default_spans_are_not_copied() -> None:

@@ -14,10 +14,10 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from live import Row, attached, good_judge
+from live import Row, attached, usual_options
 from openai_server import ScriptedOpenAI
 from processes import environment, ran
-from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, instrument
+from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, RagEvalSpanProcessor, instrument
 from support import good_parts
 
 
@@ -74,8 +74,11 @@ def test_fault_29_a_flush_that_fails_is_reported(row: Row, result: object, way: 
     processor = Failing(result)
     provider = TracerProvider()
     provider.add_span_processor(processor)
-    wrap = processor if way == "wrapped" else None
-    handle = instrument(tracer_provider=provider, wrap=wrap, judge=good_judge(), raise_errors=False)
+    options = usual_options(raise_errors=False)
+    if way == "wrapped":
+        handle = RagEvalSpanProcessor(processor, **options).handle
+    else:
+        handle = instrument(tracer_provider=provider, **options)
     try:
         flushed = handle.flush(60)
     finally:

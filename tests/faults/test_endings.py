@@ -1,15 +1,16 @@
 """Faults of processes that end, fork, or export through an exporter that hangs."""
 
+import json
 import signal
 import sys
 import threading
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from e2e.recorded import KEY, PROJECT, LangSmith, serving
 from live import GatedExporter, Row, attached
 from processes import PATIENCE, stage
 
@@ -218,6 +219,17 @@ BACKEND_ENDINGS = {
 }
 
 
+KEPT = """
+import json, pathlib
+class Kept:
+    def send(self, annotations):
+        with pathlib.Path(__file__).with_name("scores").open("a") as file:
+            for one in annotations:
+                file.write(json.dumps([one.span_id, one.name, one.value]) + "\\n")
+        return []
+"""
+
+
 @pytest.mark.fault("flush", expected="returns False within its time, whatever the exporter does")
 def test_fault_flush_with_an_exporter_that_hangs(row: Row) -> None:
     """`flush`, `force_flush` and `shutdown` return while the exporter hangs; no span is lost."""
@@ -237,26 +249,25 @@ def test_fault_flush_with_an_exporter_that_hangs(row: Row) -> None:
 
 @posix
 @pytest.mark.parametrize("end", BACKEND_ENDINGS)
-def test_scores_reach_a_backend_though_the_process_ends(end: str) -> None:
+def test_scores_reach_a_backend_though_the_process_ends(end: str, tmp_path: Path) -> None:
     """Each once, and on the spans that were exported."""
     script, status = BACKEND_ENDINGS[end]
-    with stage() as run, serving(LangSmith()) as service:
-        options = {"ENDPOINT": service.url, "API_KEY": KEY, "PROJECT": PROJECT}
-        variables = {f"LANGSMITH_{name}": value for name, value in options.items()}
-        direct = {"RAG_EVAL_BACKENDS": "langsmith", "NO_PROXY": "127.0.0.1,localhost"}
-        ended, _, errors = run.run(TURNS + script, **variables, **direct)
+    (tmp_path / "kept.py").write_text(KEPT, encoding="utf-8")
+    entry = tmp_path / "kept-1.dist-info" / "entry_points.txt"
+    entry.parent.mkdir()
+    entry.write_text("[rag_eval_otel.backends]\nkept = kept:Kept\n", encoding="utf-8")
+    found_first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    with stage() as run:
+        ended, _, errors = run.run(found_first + TURNS + script, RAG_EVAL_BACKENDS="kept")
         spans = {span.span_id: span.attributes for span in run.spans()}
     assert ended == status, errors
     assert len(spans) == 3
-    found = Counter(
-        (int(one["run_id"][-17:].replace("-", ""), 16), one["key"], one["score"])
-        for one in service.stored.values()
-        if "score" in one
-    )
+    lines = (tmp_path / "scores").read_text(encoding="utf-8").splitlines()
+    found = Counter(tuple(sent) for sent in map(json.loads, lines) if sent[2] is not None)
     assert len(found) >= len(spans)
     assert found == Counter(
         (span, name.split(".")[2], value)
         for span, attributes in spans.items()
         for name, value in attributes.items()
-        if name.endswith(".score")
+        if name.startswith("rag.evaluation.") and name.endswith(".score")
     )

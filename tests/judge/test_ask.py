@@ -77,9 +77,7 @@ GROUP = st.lists(st.sampled_from(EVERY), max_size=8, unique=True)
 
 
 @given(group=GROUP, share_requests=st.booleans())
-def test_grouping_keeps_every_task_and_every_rule(
-    group: list[Task[Any]], *, share_requests: bool
-) -> None:
+def test_grouping_keeps_tasks_and_rules(group: list[Task[Any]], *, share_requests: bool) -> None:
     """Each task is in exactly one request, and with none that it must not see."""
     requests = group_tasks(group, share_requests=share_requests)
     assert sorted(map(repr, group)) == sorted(repr(task) for one in requests for task in one)
@@ -188,22 +186,6 @@ def test_requests_under_way_can_be_given_up() -> None:
     assert ask.ledger.usage == Usage(judge_requests=2)
 
 
-def test_what_waits_is_not_sent_after_giving_up() -> None:
-    """Questions put in the last moment cost no request, and whoever put them is told so."""
-    judge = FakeJudge(answers())
-    ask = Ask(judge)
-
-    async def use(_: VirtualLoop) -> object:
-        waiting = asyncio.ensure_future(ask(STATEMENTS))
-        await asyncio.sleep(0)
-        ask.cancel()
-        return (await asyncio.gather(waiting, return_exceptions=True))[0]
-
-    assert isinstance(in_virtual_time(use), JudgeTimeoutError)
-    assert judge.requests == []
-    assert ask.ledger.usage == Usage()
-
-
 class Watched(VirtualLoop):
     """An event loop with virtual time that remembers its timers."""
 
@@ -279,9 +261,7 @@ def test_the_online_set_takes_three_requests(turns: list[int]) -> None:
 @pytest.mark.parametrize(
     ("name", "hanging"), [("dual", "reverse_question"), ("dual", "context_relevance_2")]
 )
-def test_a_request_that_hangs_holds_others_no_longer_than_patience(
-    name: str, hanging: str, timeout: float, patience: float
-) -> None:
+def test_a_request_that_hangs(name: str, hanging: str, timeout: float, patience: float) -> None:
     """After five seconds, or a quarter of the time there is, what waits goes without it."""
     judge = Slow([], hanging=hanging)
     evaluation = in_virtual_time(lambda _: scored(judge, name, timeout=timeout))

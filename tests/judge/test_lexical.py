@@ -1,6 +1,7 @@
 """The offline judge: what it reads off texts, what it says to each task, for any text."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -132,64 +133,19 @@ def test_a_negative_or_short_answer_is_not_evasive(answer: str) -> None:
     assert reply(questions.reverse_question(answer, draw=0)).noncommittal == 0
 
 
-DECLINED = (
-    "None of the retrieved chunks discuss the pension scheme.",
-    "I was unable to locate the serial number in these files. Feel free to share another document.",
-    "It remains unclear from the sources why the vote was postponed.",
-    "Mir ist leider nicht bekannt, wer den Turm entworfen hat.",
-    "Ihre Frage geht über den Inhalt der Dokumente hinaus. Bitte fragen Sie beim Bauamt nach.",
-    "Nicht angegeben.",
-    "Les sources restent muettes sur l'origine de la statue.",
-    "Cette question n'est pas traitée dans les passages fournis.",
-    "On ignore la réponse, faute de précisions dans le texte.",
-    "No dispongo de información al respecto.",
-    "Se desconoce, pues las fuentes no aclaran quién pagó la obra.",
-    "No encuentro la respuesta en los fragmentos. ¿Podría facilitarme más contexto?",
-    "Non è chiaro dal testo perché il ponte sia crollato.",
-    "Il documento lascia aperta la questione.",
-    "Nessuno dei documenti menziona il nome del proprietario.",
-    "Não é possível determinar a idade do navio a partir das fontes.",
-    "Não disponho de informação a esse respeito.",
-    "Com o material disponível não posso responder. Sugiro que contacte a câmara municipal.",
-    "Источники молчат о том, кто заплатил за постройку.",  # noqa: RUF001
-    "Контекст не содержит сведений о причине пожара.",  # noqa: RUF001
-    "Мне неизвестно, почему отменили рейс. Попробуйте обратиться в авиакомпанию.",
-    "从文中看不出他当时多大年纪。",
-    "这个问题超出了现有资料的范围，建议您咨询当地税务局。",  # noqa: RUF001
-    "根据现有材料无法得出结论，您可以联系市政府。",  # noqa: RUF001
-)
-ANSWERED = (  # partly, with a negation, or with what others said
-    "The brochure gives no price for children; adults pay 12 pounds.",
-    "No personal details are disclosed to anyone outside the bank.",
-    "Der Name des Käufers fehlt, doch Zeugen hielten ihn für den Apotheker Lenz.",
-    "Die Garantie gilt nicht für Verschleißteile.",
-    "Non seulement les repas, mais aussi le transport.",
-    "Elle a répondu qu'elle n'en savait rien.",
-    "Ningún dato personal se vende a otras empresas.",
-    "El informe no da nombres; solo dice que el comprador era un noble de Ávila.",
-    "No, non è richiesta alcuna cauzione.",
-    "L'autore non è noto, ma lo stile è quello della scuola senese.",
-    "O prazo indicado no contrato é de 30 dias.",
-    "O porta-voz disse que não tinha informações e saiu da sala.",
-    "В отчёте имя покупателя не названо, но сказано, что это был купец из Твери.",  # noqa: RUF001
-    "Билет возврату не подлежит.",
-    "确切日期不详，但应在1500年以前。",  # noqa: RUF001
-    "票不能更换。",
-)
+LINES = (Path(__file__).parent / "refusals.txt").read_text(encoding="utf-8").splitlines()[1:]
+SENTENCES = [line.split(" ", 2) for line in LINES]
 
 
-@pytest.mark.parametrize("answer", DECLINED)
-def test_an_answer_declines_in_eight_languages(answer: str) -> None:
-    """It is recognised by what is lacking, with whom, in whatever form."""
-    assert words.evades(answer)
-    assert words.claims_of(answer) == []
-
-
-@pytest.mark.parametrize("answer", ANSWERED)
-def test_an_answer_that_only_resembles_a_refusal_has_claims(answer: str) -> None:
-    """Negative facts, reports, rules on others and partial answers are no refusals."""
-    assert not words.evades(answer)
-    assert words.claims_of(answer)
+@pytest.mark.parametrize("language", sorted({language for language, _, _ in SENTENCES}))
+def test_refusals_are_told_from_answers_that_resemble_them(language: str) -> None:
+    """Partial answers, negative facts and quoted refusals are answers: a macro-F1 of .95."""
+    rows = [(declined == "1", text) for one, declined, text in SENTENCES if one == language]
+    pairs = Counter((declined, words.evades(text)) for declined, text in rows)
+    wrong = pairs[True, False] + pairs[False, True]
+    shares = [2 * pairs[one, one] / (2 * pairs[one, one] + wrong) for one in (True, False)]
+    assert sum(shares) / 2 >= 0.95
+    assert all(bool(words.claims_of(text)) != words.evades(text) for _, text in rows)
 
 
 @pytest.mark.parametrize(

@@ -135,30 +135,8 @@ async def turns(server: Server, number: int, at_once: int) -> list[bool]:
     return await asyncio.gather(*(turn() for _ in range(number)))
 
 
-@pytest.mark.parametrize("seconds", [0.005, 0.5])
-@pytest.mark.parametrize("at_once", [1, 16])
-@pytest.mark.parametrize(("share", "least"), [(0.1, 0.97), (0.5, 0.7)])
-def test_random_failures_cost_few_turns(
-    share: float, least: float, at_once: int, seconds: float
-) -> None:
-    """With 10 % and 50 % of server errors, the retries are at most as many as first attempts."""
-    draw = random.Random(f"{share} {at_once} {seconds}")
-
-    async def use(server: Server) -> list[bool]:
-        server.seconds = seconds
-        return await turns(server, 300, at_once)
-
-    found, server = run(
-        use, lambda _: errors.JudgeTransportError("500") if draw.random() < share else None
-    )
-    assert found.count(True) >= least * 300
-    assert server.endpoint.retried <= 600
-
-
 @pytest.mark.parametrize(("at_once", "number"), [(1, 25), (16, 64)])
-def test_an_outage_costs_what_is_under_way_and_then_one_probe_at_a_time(
-    at_once: int, number: int
-) -> None:
+def test_an_outage_costs_one_probe_at_a_time(at_once: int, number: int) -> None:
     """Twenty minutes of it cost a probe every half minute; the first good probe ends it for all."""
     before, probes = list[float](), list[float]()
 
@@ -214,88 +192,6 @@ def test_for_datasets_a_server_that_refuses_everything_is_given_up() -> None:
     results, server = run(lambda s: s.ask_many(64), lambda _: refusal(), Limits())
     assert kinds(results) == {"JudgeRateLimitError"}
     assert len(server.at) <= 64 * 4 + 2 * 64
-
-
-def test_retry_after_is_one_pause_for_all() -> None:
-    """Nobody sends before it is over; the refused requests come again and are no retries."""
-
-    def outcome(now: float) -> BaseException | None:
-        return refusal(4.0) if now < 0.1 else None
-
-    results, server = run(lambda s: s.ask_many(40, every=0.02), outcome)
-    assert kinds(results) == {"fine"}
-    assert not [at for at in server.at if 0.11 < at < 4.1]
-    endpoint = server.endpoint
-    assert (endpoint.retried, endpoint.breaker.openings) == (0, 0)
-    assert endpoint.returned == endpoint.attempts["rate_limited"] > 0
-
-
-@pytest.mark.parametrize("seconds", [20.0, 3600.0])
-def test_a_long_pause_fails_requests_at_once(seconds: float) -> None:
-    """A request that cannot wait for the end of the pause says rate_limited, without waiting."""
-    refused: list[str] = []
-
-    async def use(server: Server) -> tuple[list[str | Exception], float]:
-        server.endpoint.refusal_observers.append(refused.append)
-        results = await server.ask_many(30)
-        results += await server.ask_many(10)
-        return results, server.clock()
-
-    (results, now), server = run(use, lambda _: refusal(seconds))
-    assert kinds(results) == {"JudgeRateLimitError"}
-    assert now < 1
-    assert len(server.at) == 16, "those that were under way"
-    assert server.endpoint.pause >= seconds - 1
-    assert set(refused) == {"rate_limited"}
-
-
-def test_a_429_without_a_time_pauses_all_with_growing_back_offs() -> None:
-    """A server that always says 429 without a time gets few requests, until the breaker opens."""
-    results, server = run(lambda s: s.ask_many(600, every=0.1), lambda _: refusal())
-    assert len(server.at) <= 5 * 16
-    endpoint = server.endpoint
-    assert endpoint.retried <= len(server.at)
-    assert endpoint.breaker.openings == 1
-    assert kinds(results) <= {"JudgeRateLimitError", "JudgeUnavailableError"}
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.JudgeTransportError("down"),
-        errors.JudgeTimeoutError("hangs"),
-        RuntimeError("of a library"),
-    ],
-)
-def test_an_outage_costs_five_failures_in_a_row(error: Exception) -> None:
-    """One request after the other: five are sent, then probes, and the error says why."""
-
-    async def use(server: Server) -> list[str | Exception]:
-        return [await server.ask() for _ in range(50)]
-
-    results, server = run(use, lambda _: error)
-    pauses = [later - at for at, later in pairwise(server.at[5:])]
-    assert [round(pause) for pause in pauses] == [1, 2, 4, 8], "the next one comes too late"
-    assert isinstance(results[-1], errors.JudgeUnavailableError)
-    assert results[-1].requests == 0
-    assert "failed in a row; next try in" in str(results[-1])
-
-
-def test_a_probe_that_succeeds_lets_all_through() -> None:
-    """While the breaker is open, requests wait for it; nothing is sent beside the probe."""
-
-    async def use(server: Server) -> list[str | Exception]:
-        await server.ask_many(5)
-        return await server.ask_many(40)
-
-    limits = Limits(retries=0, failures=5, concurrency=40)
-    results, server = run(
-        use, lambda now: errors.JudgeTransportError("down") if now < 0.1 else None, limits
-    )
-    assert results == ["fine"] * 40
-    probe, *others = server.at[5:]
-    assert 0.55 <= probe <= 0.6
-    assert all(probe + 0.1 <= at < probe + 0.2 for at in others)
 
 
 def test_nobody_waits_for_a_probe_with_a_wrong_key() -> None:
@@ -470,21 +366,16 @@ AWS = {"ResponseMetadata": {"HTTPStatusCode": 429}}
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (ForeignError(400), "bad_request"),
         (ForeignError(401), "unauthorized"),
-        (ForeignError(403), "unauthorized"),
         (ForeignError(404), "not_found"),
-        (ForeignError(408), "timeout"),
         (ForeignError(422), "bad_request"),
         (ForeignError(429), "rate_limited"),
         (ForeignError(None), "internal"),
         (known_by_name("NoCredentialsError"), "unauthorized"),
-        (asyncio.TimeoutError(), "timeout"),
         (asyncio.CancelledError(), "cancelled"),
         (TimeoutError(), "timeout"),
         (ForeignError(503), "transport"),
         (known_by_name("ClientError", response=AWS), "rate_limited"),
-        (known_by_name("ReadTimeout"), "timeout"),
         (known_by_name("ConnectFailed"), "transport"),
         (ConnectionResetError(), "transport"),
         (ValueError(), "internal"),
@@ -523,7 +414,6 @@ def test_a_wrapped_client_pauses_all_callers() -> None:
         ({"retry-after": "inf"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "Sun, 06 Nov 1994 08:49:57 GMT"}, 20),
-        ({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}, 0),
         ({"retry-after": "Sun, 99 Nov 1994 08:49:57 GMT"}, None),
     ],
 )
@@ -561,9 +451,7 @@ def failing(breaker: Breaker, times: int, outcome: Outcome = "transport") -> lis
 
 
 @pytest.mark.parametrize(("outcome", "failures_left"), [("bad_request", 3), ("cancelled", 1)])
-def test_a_refused_text_or_a_cancelled_request_opens_no_breaker(
-    outcome: Outcome, failures_left: int
-) -> None:
+def test_what_opens_no_breaker(outcome: Outcome, failures_left: int) -> None:
     """A server that refuses a text answers, which ends an outage; a cancellation says nothing."""
     breaker = Breaker(OPENING)
     failing(breaker, 50, outcome)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -98,9 +97,7 @@ def test_a_judge_and_an_embedder_by_name(name: str, server: Providers) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PATHS if name != "openai/m"])
-def test_the_variables_of_the_provider(
-    name: str, server: Providers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_providers_variables(name: str, server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Key and address come from the provider's own variables, never from OpenAI's."""
     provider = PROVIDERS[name.partition("/")[0]]
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
@@ -116,9 +113,7 @@ def test_the_variables_of_the_provider(
 
 
 @pytest.mark.parametrize("name", ["anthropic/m", "google/m", "mistral/m"])
-def test_a_key_that_is_missing(
-    name: str, server: Providers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_key(name: str, server: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named, and OpenAI's key is not sent in its place; local servers need none."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     with pytest.raises(JudgeAuthError, match=PROVIDERS[name.partition("/")[0]].keys[0]):
@@ -173,16 +168,12 @@ def test_options_of_the_request(server: Providers) -> None:
     ("wrong", "right"),
     [
         ("opnai/gpt-x", "openai/gpt-x"),
-        ("OpenAI/gpt-x", "openai/gpt-x"),
         ("openai:gpt-x", "openai/gpt-x"),
         ("gemini/gemini-pro", "google/gemini-pro"),
-        ("azure_openai/d", "azure/d"),
         ("gpt-4o-mini", "openai/gpt-4o-mini"),
         ("claude-x", "anthropic/claude-x"),
         ("lexcal", "lexical"),
-        ("antropic/claude-x", "anthropic/claude-x"),
         ("ollama", "ollama/<model>"),
-        ("locl/path", "local/path"),
         ("langchian/groq:m", "langchain/groq:m"),
     ],
 )
@@ -401,17 +392,3 @@ def test_a_protected_judge_looks_like_the_judge() -> None:
     assert "Talker" in repr(judge)
     assert asyncio.run(judge.reply([CONTEXT])).parts == (Rating(rating=2),)
     assert asyncio.run(embedder.embed(["a", "b"])).shape == (2, 3)
-
-
-def test_live_scoring_has_a_breaker_and_allows_the_requests_of_all_its_turns() -> None:
-    """A turn sends several requests; with a short hold, a pause of ten seconds is waited for."""
-    config = Config(judge="openai/m", concurrency=16, hold_seconds=2.0)
-    live: Any = build_judge(config)
-    limits = live.endpoint.limits
-    assert (limits.concurrency, limits.failures) == (64, 5)
-    assert live.endpoint.limits.concurrency == 64
-    assert limits.patience == 15
-    unheld: Any = build_judge(Config(judge="openai/m", hold_seconds=0))
-    assert unheld.endpoint.limits.patience == config.evaluation_timeout
-    plain: Any = build_plain_judge(config)
-    assert math.isinf(plain.endpoint.limits.failures)

@@ -1,11 +1,9 @@
 """The OpenAI judge: the real client in front of a scripted server."""
 
 import asyncio
-import gc
 import gzip
 import json
 import math
-import os
 import re
 import socket
 import threading
@@ -211,13 +209,10 @@ def test_thoughts_are_no_reply(content: object) -> None:
     [
         (400, errors.JudgeRequestError),
         (401, errors.JudgeAuthError),
-        (403, errors.JudgeAuthError),
         (404, errors.JudgeRequestError),
         (408, errors.JudgeTimeoutError),
-        (422, errors.JudgeRequestError),
         (429, errors.JudgeRateLimitError),
         (500, errors.JudgeTransportError),
-        (503, errors.JudgeTransportError),
     ],
 )
 def test_a_status_has_its_error(status: int, kind: type[errors.JudgeError]) -> None:
@@ -227,24 +222,14 @@ def test_a_status_has_its_error(status: int, kind: type[errors.JudgeError]) -> N
     assert len(str(error)) < 250
 
 
-def test_an_address_with_a_password_is_not_shown() -> None:
-    """Nobody listens there, which is a transport error, as without a password."""
-    judge = OpenAIJudge("m", base_url="http://user:secret@127.0.0.1:9/v1", api_key="k", retries=0)
-    with pytest.raises(errors.JudgeTransportError) as error:
-        asyncio.run(judge.reply([CONTEXT]))
-    assert "secret" not in f"{error.value} {judge!r} {judge.endpoint.title}"
-
-
 @pytest.mark.parametrize(
     "body",
     [
         "",
         "<html>Bad gateway</html>",
-        "[]",
         "null",
         b"\xff\xfe",
         "{}",
-        '{"choices": []}',
         '{"choices": null}',
         '{"choices": [{}]}',
         '{"choices": [{"message": null}]}',
@@ -311,9 +296,7 @@ def test_the_tasks_limit_the_reply(model: str, options: dict[str, Any], limit: i
         assert [limit_sent(request.body) for request in server.requests] == [limit]
 
 
-def test_a_reply_that_is_cut_off_at_our_limit_ends_the_limit(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_reply_cut_off_at_our_limit_ends_it(caplog: pytest.LogCaptureFixture) -> None:
     """A model whose thoughts count is asked again without a limit, and scores."""
 
     def reply(body: dict[str, Any]) -> object:
@@ -403,19 +386,6 @@ def test_a_reply_without_end_is_refused_while_it_comes(head: str, chunk: bytes) 
     assert (endpoint.attempts, endpoint.retried) == ({"unparsable": 1}, 0)
 
 
-def test_embeddings_may_be_larger_by_the_number_of_texts() -> None:
-    """A vector of many numbers for each of many texts is read; one for one text is not."""
-    vector = [0.123456789] * 30_000
-    with ScriptedOpenAI(good_parts, lambda _: vector) as server:
-        embedder = OpenAIEmbedder("m", base_url=server.base_url, api_key="sk-secret")
-        rows = asyncio.run(embedder.embed([str(i) for i in range(20)]))
-        assert rows.shape == (20, 30_000)
-    with endless("Content-Type: application/json", CHUNK) as (address, _):
-        embedder = OpenAIEmbedder("m", base_url=address, api_key="sk-secret")
-        with pytest.raises(errors.UnparsableReplyError, match="larger than 1,256,000 bytes"):
-            asyncio.run(embedder.embed(["a"]))
-
-
 Probabilities = Mapping[str, float]
 
 
@@ -495,19 +465,6 @@ def test_a_server_that_refuses_so_many(most: int) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "reason",
-    ['it says "rating": 0 there', "braces } and { and 2 digits", "émigré — 日本 \U0001f600 1"],
-)
-def test_the_rating_is_found_beside_any_reason(reason: str) -> None:
-    """Digits and quotes in the reason are not taken for the rating."""
-    score, _ = measured(
-        metric("context_relevance", rating="logprobs"),
-        answering(2, {"2": 0.75, "1": 0.25}, reason=reason),
-    )
-    assert (score.value, score.detail["rated"]) == (0.875, "logprobs")
-
-
 BEFORE = '{"context_relevance_1": {"rating": '
 NOTHING = [{"token": "2", "logprob": None}, {"token": None}]
 BROKEN = (
@@ -516,10 +473,8 @@ BROKEN = (
         {"content": tokens}
         for tokens in (
             [{}],
-            [{"token": 1}],
             [{"token": "{"}],
             [{"token": f"{BEFORE}2}}}}"}],
-            [{"token": token} for token in (BEFORE, "1", "}}")],
             [{"token": token} for token in (BEFORE, "2", "}}")],
             [{"token": token, "top_logprobs": NOTHING} for token in (BEFORE, "2", "}}")],
         )
@@ -625,23 +580,3 @@ def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPa
         errors.JudgeTransportError, match=r"check SSL_CERT_FILE and SSL_CERT_DIR: .*No such"
     ):
         asyncio.run(client.open())
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.usefixtures("transport")
-def test_a_forked_child_that_deletes_the_client_does_not_disturb_its_parent() -> None:
-    """Both have the selector of the parent's loop, in which the open connection must stay."""
-    loop = asyncio.new_event_loop()
-    with ScriptedOpenAI(lambda _: "yes") as server:
-        client = client_of(server.base_url)
-        loop.run_until_complete(client.post(*REQUEST))
-        child = os.fork()
-        if child == 0:
-            del client
-            gc.collect()
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert loop.run_until_complete(client.post(*REQUEST))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()

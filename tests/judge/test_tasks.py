@@ -1,6 +1,5 @@
 """The typed questions: what their replies accept, what they show, and which may travel together."""
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -14,9 +13,8 @@ from pydantic import ValidationError
 
 import questions
 from properties import json_values
-from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.wire import compose, prompt_text, reply_schema
+from rag_eval_otel.judge.wire import compose, prompt_text
 from rag_eval_otel.metrics import METRICS
 from scoring import GOOD, spoilt
 from scoring import task_of as task
@@ -97,18 +95,6 @@ def test_tasks_with_other_examples_are_other_questions() -> None:
     assert hash(taught) == hash(kinds.STATEMENTS.task(SHOWN, examples=[GIVEN]))
 
 
-def test_an_example_that_fits_nothing_is_refused_with_the_forms() -> None:
-    """The error counts the example and says the form for each question of the metric."""
-    kinds.check_examples("m", [GIVEN], [kinds.STATEMENTS, kinds.VERDICTS])
-    with pytest.raises(ConfigError) as refused:
-        kinds.check_examples("m", [GIVEN, {"inputs": SHOWN}], [kinds.STATEMENTS, kinds.VERDICTS])
-    assert str(refused.value) == (
-        "examples[1] of m must be {'inputs': ..., 'outputs': ...} with "
-        "inputs ['question', 'answer'] with outputs ['statements']; or "
-        "inputs ['contexts', 'statements'] with outputs ['verdicts']"
-    )
-
-
 JSON = json_values("inputs", "outputs", "question", "answer", "statements")
 
 
@@ -159,34 +145,6 @@ def test_a_refusal_quotes_little() -> None:
         assert max(len(error["msg"]) for error in refused.value.errors()) < 120
 
 
-@pytest.mark.parametrize("number", [10**400, -(10**400), 10**4000])
-def test_an_integer_too_large_for_a_float(number: int) -> None:
-    """JSON's integers know no bounds; ours do."""
-    for reply in (
-        kinds.Rating,
-        kinds.Accuracy,
-        kinds.UnitRating,
-        kinds.FivePoint,
-        kinds.grade_on(0, 1),
-    ):
-        with pytest.raises(ValidationError):
-            reply.model_validate({"rating": number})
-
-
-@pytest.mark.parametrize(
-    ("levels", "schema"),
-    [
-        ((0, 0.5, 1), {"type": "number", "enum": [0, 0.5, 1]}),
-        ((1.0, 2.0), {"type": "integer", "enum": [1, 2]}),
-    ],
-)
-def test_the_schema_lists_the_levels(levels: tuple[float, ...], schema: dict[str, Any]) -> None:
-    """A server that keeps to the schema cannot leave the scale."""
-    rating = kinds.grade_on(*levels).model_json_schema()["properties"]["rating"]
-    assert {key: rating[key] for key in schema} == schema
-    assert json.loads(json.dumps(rating["enum"])) == schema["enum"]
-
-
 @every
 def test_a_prompt_is_short_and_names_its_members(kind: kinds.Kind[Any]) -> None:
     """Names in backticks are members of the reply or names of the material; the text is short."""
@@ -195,22 +153,6 @@ def test_a_prompt_is_short_and_names_its_members(kind: kinds.Kind[Any]) -> None:
     schema = str(kind.reply.model_json_schema())
     for name in re.findall(r"`(\w+)`", text):
         assert name in kind.inputs or f"'{name}'" in schema, name
-
-
-@every
-def test_what_a_judge_has_to_decide_is_named(kind: kinds.Kind[Any]) -> None:
-    """Each number of a reply with several members is named in the prompt, with its meaning."""
-    text = prompt_text(kind.prompt)
-    assert [
-        name for name in numbers_in(reply_schema(kind.reply, reasons=False)) if name not in text
-    ] == []
-
-
-def numbers_in(schema: dict[str, Any]) -> list[str]:
-    members = schema.get("properties", {}) or schema.get("items", {}).get("properties", {})
-    below = [name for one in members.values() for name in numbers_in(one)]
-    plain = {"integer", "number", "boolean"}
-    return below + [f"`{name}`" for name, one in members.items() if one.get("type") in plain]
 
 
 PAIRS = list(combinations(ALL.values(), 2))

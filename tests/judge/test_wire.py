@@ -140,9 +140,7 @@ SUPPORTED = kinds.SUPPORTED.task({"question": Q, "contexts": C, "sentences": ["A
     ],
     ids=["rating", "list", "drawings", "objects"],
 )
-def test_a_reply_says_no_more_than_it_must(
-    group: list[kinds.Task[Any]], short: str, reasoned: str
-) -> None:
+def test_a_reply_says_what_it_must(group: list[kinds.Task[Any]], short: str, reasoned: str) -> None:
     """No numbers of entries, no names of only members, and reasons only where they are wanted."""
     assert f"\n\nReply: {short}\n\n" in sent(*group)
     wanted = [replace(task, reasons="on") for task in group]
@@ -236,20 +234,6 @@ def test_a_reply_is_found_in_what_surrounds_it(group: list[kinds.Task[Any]], wra
     """Code fences, thoughts and courtesies around the object do no harm."""
     text = wrapped.format(json.dumps(replied(group)))
     assert kinds_of(read_parts(text, group)) == [task.reply for task in group]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"statements": ["a", "b"]}',
-        'Here: {"statements": ["a", "b"]}.',
-        '{"statements": {"statements": ["a", "b"]}}',
-        'As in {"x": 1}: {"statements": {"statements": ["a", "b"]}}',
-    ],
-)
-def test_a_task_whose_member_has_its_name(text: str) -> None:
-    """A judge that writes a name once, where task and member share it, is understood."""
-    assert read_parts(text, [STATEMENTS]) == (kinds.Statements(statements=["a", "b"]),)
 
 
 @pytest.mark.parametrize("left", [3, 5, 12])
@@ -434,9 +418,7 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
         ("zzzzzz.md", "x", "no prompt has that name$"),
     ],
 )
-def test_a_folder_that_is_not_whole(
-    name: str, text: str | bytes | None, told: str, folder: Path
-) -> None:
+def test_an_incomplete_folder(name: str, text: str | bytes | None, told: str, folder: Path) -> None:
     """A file that is missing, empty, unreadable or of an unknown name is refused at once."""
     path = folder / name
     if text is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import Generation, LLMResult
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
@@ -29,28 +31,41 @@ def tree(captured: Capture) -> dict[str, str | None]:
 def test_a_chat() -> None:
     """The span of a model call has provider, models and token counts."""
     captured = capture()
-    metadata = {"ls_provider": "acme", "ls_model_name": "m"}
+    metadata = {"ls_provider": "mistralai", "ls_model_name": "m", "ls_temperature": 1}
     said = AIMessage(
         "a",
         id="r-1",
-        response_metadata={"model_name": "m-2026"},
-        usage_metadata={"input_tokens": 7, "output_tokens": 3, "total_tokens": 10},
+        response_metadata={"model_name": "m-2026", "finish_reason": "stop"},
+        usage_metadata={
+            "input_tokens": 7,
+            "output_tokens": 3,
+            "total_tokens": 10,
+            "input_token_details": {"cache_read": 4, "cache_creation": 2},
+            "output_token_details": {"reasoning": 1},
+        },
     )
     asked = [HumanMessage("q")]
     finish(captured, begin(captured, "llm", 1, asked=asked, told=said, metadata=metadata))
-    span = captured.span("chat m-2026")
+    span = captured.span("chat m")
     assert span.kind is SpanKind.CLIENT
     assert attributes(span) == {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "acme",
+        "gen_ai.provider.name": "mistral_ai",
         "gen_ai.request.model": "m",
+        "gen_ai.request.temperature": 1.0,
+        "gen_ai.response.finish_reasons": ("stop",),
         "gen_ai.response.model": "m-2026",
         "gen_ai.response.id": "r-1",
         "gen_ai.usage.input_tokens": 7,
         "gen_ai.usage.output_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 4,
+        "gen_ai.usage.cache_write.input_tokens": 2,
+        "gen_ai.usage.reasoning.output_tokens": 1,
         "openinference.span.kind": "LLM",
         "llm.model_name": "m-2026",
-        "llm.provider": "acme",
+        "llm.provider": "mistralai",
+        "llm.system": "mistralai",
+        "llm.finish_reason": "stop",
         "llm.token_count.prompt": 7,
         "llm.token_count.completion": 3,
         "llm.token_count.total": 10,
@@ -111,7 +126,7 @@ def test_an_agent_calls_tools_that_run(
     ],
 )
 def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> None:
-    """Session, user and chosen metadata of the run are on the root's span alone."""
+    """Session and user are on each span, the conversation on calls, other metadata on the root."""
     captured = capture(metadata_keys=["tenant", "tags"])
     root = begin(captured, "chain", 1, metadata=metadata)
     finish(captured, begin(captured, "tool", 2, under=1, metadata=metadata), root)
@@ -120,7 +135,118 @@ def test_who_speaks(metadata: dict[str, object], expected: dict[str, str]) -> No
     assert {
         k: v for k, v in found.items() if k in names or k.startswith("rag.metadata")
     } == expected
-    assert not set(names) & set(attributes(captured.span("execute_tool tool2")))
+    of_tool = attributes(captured.span("execute_tool tool2"))
+    shared = {k: v for k, v in expected.items() if not k.startswith("rag.metadata")}
+    assert {k: v for k, v in of_tool.items() if k in names} == shared
+
+
+PARAMETERS = {"temperature": 0, "top_p": 0.5, "max_tokens": 9, "top_k": 3, "seed": 7, "stop": "x"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            PARAMETERS,
+            {
+                "temperature": 0.0,
+                "top_p": 0.5,
+                "max_tokens": 9,
+                "top_k": 3,
+                "seed": 7,
+                "stop_sequences": ("x",),
+            },
+        ),
+        ({"max_completion_tokens": 9, "stop": ["a", "b"], "model": "m"}, None),
+        ({"n": 1, "stop": [], "seed": True, "top_k": 1.5, "api_key": "secret"}, {}),
+        ({"n": 2, "stop": None, "frequency_penalty": 1}, None),
+    ],
+)
+def test_parameters_of_a_request(given: dict[str, Any], expected: dict[str, Any] | None) -> None:
+    """Those of the convention have its names and types; others, and empty ones, are left out."""
+    captured = capture()
+    said = LLMResult(generations=[[Generation(text="t")]])
+    start = partial(captured.handler.on_chat_model_start, None, [[HumanMessage("q")]])
+    start(run_id=UUID(int=1), invocation_params=given)
+    captured.handler.on_llm_end(said, run_id=UUID(int=1))
+    (span,) = captured.spans
+    found = {
+        name.removeprefix("gen_ai.request."): value
+        for name, value in attributes(span).items()
+        if name.startswith("gen_ai.request.")
+    }
+    others = {
+        "m": {"max_tokens": 9, "stop_sequences": ("a", "b"), "model": "m"},
+        None: {"choice.count": 2, "frequency_penalty": 1.0},
+    }
+    assert found == (others[given.get("model")] if expected is None else expected)
+    assert span.name == ("chat m" if "model" in given else "chat")
+
+
+@pytest.mark.parametrize(
+    ("provider", "expected"),
+    [
+        ("openai", ("openai", "openai", "openai")),
+        ("google_genai", ("gcp.gemini", "google", "vertexai")),
+        ("acme", ("acme", "acme", "acme")),
+        (None, ("unknown", None, "unknown")),
+    ],
+)
+def test_names_of_providers(provider: str | None, expected: tuple[Any, ...]) -> None:
+    """Both conventions have names of their own; what is not known keeps LangChain's."""
+    captured = capture()
+    metadata = {} if provider is None else {"ls_provider": provider}
+    finish(captured, begin(captured, "llm", 1, told=named(None), metadata=metadata))
+    found = attributes(captured.spans[0])
+    names = ("gen_ai.provider.name", "llm.provider", "llm.system")
+    assert tuple(map(found.get, names)) == expected
+
+
+@pytest.mark.parametrize("made", ["lc_run--7-0", "run-7-0", None])
+def test_the_id_of_a_run_is_no_id_of_a_response(made: str | None) -> None:
+    """LangChain makes it if the provider gives none."""
+    captured = capture()
+    finish(captured, begin(captured, "llm", 1, told=AIMessage("a", id=made)))
+    assert "gen_ai.response.id" not in attributes(captured.spans[0])
+
+
+def test_a_type_is_no_name_of_a_workflow() -> None:
+    """All chains would have the same."""
+    captured = capture()
+    captured.handler.on_chain_start(None, "q", run_id=UUID(int=1), name="RunnableSequence")
+    captured.handler.on_chain_end("a", run_id=UUID(int=1))
+    (span,) = captured.spans
+    assert span.name == "invoke_workflow"
+    assert "gen_ai.workflow.name" not in attributes(span)
+
+
+def test_the_call_of_a_tool() -> None:
+    """Arguments and result are objects, and messages have parts for the call and its result."""
+    captured = capture(content="all")
+    root, handler = begin(captured, "chain", 1), captured.handler
+    call = {"name": "search", "args": {"q": "kites"}, "id": "call-1"}
+    chosen = AIMessage("", tool_calls=[call])
+    first = begin(captured, "llm", 2, under=1, asked=[HumanMessage("q")], told=chosen)
+    finish(captured, first)
+    about = {"name": "search", "description": "Searches."}
+    handler.on_tool_start(about, "kites", run_id=UUID(int=3), parent_run_id=UUID(int=1))
+    handler.on_tool_end(ToolMessage("two", tool_call_id="call-1"), run_id=UUID(int=3))
+    asked = [chosen, ToolMessage("two", tool_call_id="call-1")]
+    finish(captured, begin(captured, "llm", 4, under=1, asked=asked, told=AIMessage("a")), root)
+    tool = attributes(captured.span("execute_tool search"))
+    assert json.loads(tool["gen_ai.tool.call.arguments"]) == {"input": "kites"}
+    assert json.loads(tool["gen_ai.tool.call.result"]) == {"output": "two"}
+    assert tool["gen_ai.tool.description"] == tool["tool.description"] == "Searches."
+    assert tool["gen_ai.tool.call.id"] == tool["tool.id"] == "call-1"
+    assert (tool["gen_ai.tool.type"], tool["gen_ai.agent.name"]) == ("function", "chain1")
+    in_order = sorted(captured.spans, key=lambda span: span.start_time or 0)
+    calls = [attributes(span) for span in in_order if span.name == "chat"]
+    part = {"type": "tool_call", "id": "call-1", "name": "search", "arguments": {"q": "kites"}}
+    said = {"role": "assistant", "parts": [part]}
+    assert json.loads(calls[0]["gen_ai.output.messages"]) == [said]
+    result = {"type": "tool_call_response", "id": "call-1", "response": "two"}
+    expected = [said, {"role": "tool", "parts": [result]}]
+    assert json.loads(calls[1]["gen_ai.input.messages"]) == expected
 
 
 def named(model: Any) -> LLMResult:
@@ -149,12 +275,12 @@ def test_which_runs_have_a_span() -> None:
         "invoke_workflow chain1": None,
         "execute_tool tool3": "invoke_workflow chain1",
         "retrieval": "execute_tool tool3",
-        "text_completion m": "retrieval",
+        "text_completion": "retrieval",
     }
     captured = nested("all")
     assert len(captured.spans) == 7
     assert tree(captured)["chain5"] == "retrieval"
-    assert tree(captured)["text_completion m"] == "chain5"
+    assert tree(captured)["text_completion"] == "chain5"
     assert nested("none").spans == ()
 
 
@@ -201,8 +327,7 @@ def test_content_of_a_turn() -> None:
     assert json.loads(root["gen_ai.output.messages"]) == [message("assistant", ANSWER)]
     search = attributes(captured.span("retrieval"))
     assert search["gen_ai.retrieval.query.text"] == QUESTION
-    expected = [{"id": None, "score": None, "content": PAGE}]
-    assert json.loads(search["gen_ai.retrieval.documents"]) == expected
+    assert json.loads(search["gen_ai.retrieval.documents"]) == [{"content": PAGE}]
     call = attributes(captured.span("chat"))
     expected_messages = [message("system", PAGE), message("user", QUESTION)]
     assert json.loads(call["gen_ai.input.messages"]) == expected_messages

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -20,21 +17,18 @@ from langchain_core.runnables import RunnableLambda
 from opentelemetry import context as otel_context
 from opentelemetry._logs import NoOpLoggerProvider
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import Span
 
 from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import join, rag
-from apps.replies import saying, unavailable
+from apps.replies import unavailable
 from live import (
     SCORED,
     SOURCES,
     STATUS,
     App,
-    GatedExporter,
     GatedJudge,
     Source,
     asked,
@@ -45,13 +39,9 @@ from live import (
     said,
     told,
 )
-from parallel import refuse_threads
-from processes import PATIENCE
 from rag_eval_otel import Evaluation, record_question
-from rag_eval_otel.capture.sample import turns_in
-from rag_eval_otel.capture.trace import Held, Key, TraceLimits
+from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.pipeline import Pipeline
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import ANSWER, PAGE, QUESTION, Capture, begin, begin_turn, capture, finish, run_turn
@@ -283,45 +273,6 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         assert len(app.exported()) == 30
 
 
-def test_a_trace_that_is_given_up_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that gives it up counts its turn, and the one that reads it does not."""
-    entered, go_on = Future[threading.Thread](), threading.Event()
-
-    def find_late(*given: Any, **more: Any) -> Any:
-        entered.set_result(threading.current_thread())
-        assert go_on.wait(60)
-        return turns_in(*given, **more)
-
-    monkeypatch.setattr("rag_eval_otel.live.pipeline.turns_in", find_late)
-    with attached(shutdown_seconds=0.1) as app:
-        chain = app.turn()
-        app.handle.shutdown()
-        reader = entered.result(60)
-        go_on.set()
-        reader.join(60)
-        assert app.status_of(chain) == "shutdown"
-        assert app.counted() == {("dropped", "shutdown"): 1}
-        assert app.handle.stats.captured == 1
-
-
-def test_a_turn_that_cannot_be_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure with one turn of a trace costs that turn; the span leaves at its deadline."""
-    with attached(raise_errors=False) as app:
-        session = app.plain("session")
-        chains = [app.turn(number, session) for number in range(2)]
-        submit, left_to_fail = app.pipeline.scorer.submit, [RuntimeError("once")]
-
-        def fail_once(*given: Any, **more: Any) -> bool:
-            if left_to_fail:
-                raise left_to_fail.pop()
-            return submit(*given, **more)
-
-        monkeypatch.setattr(app.pipeline.scorer, "submit", fail_once)
-        app.handle.flush(0.5)
-        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
-        assert Counter(map(app.status_of, chains)) == {"scored": 1, "flushed": 1}
-
-
 def conserved(app: App) -> tuple[int, int]:
     """Return captured and pending turns, after a check of the metrics and of ``Handle.stats``."""
     stats = app.handle.stats
@@ -353,109 +304,6 @@ def test_a_turn_is_pending_until_it_has_an_outcome(source: Source) -> None:
         assert app.handle.stats.turns == {"scored": 5}
 
 
-@dataclass
-class HangingPart:
-    """A store, an evaluator, a scorer and flushes that never end; time runs while they wait."""
-
-    time: float = 0.0
-    delivers: bool = False
-    held: dict[Key, Held] = field(default_factory=dict)
-
-    def close(self) -> None: ...
-
-    def flush(self, timeout: float) -> bool:
-        raise AssertionError(timeout)  # `wait_for` calls nothing
-
-    def wait_left(self, timeout: float) -> bool:
-        self.time += timeout
-        return False
-
-    def wait_for(self, function: Callable[[], bool], timeout: float) -> bool:
-        self.time += timeout
-        return False
-
-    def shutdown(self, timeout: float = 0.0, *, grace: float = 0.0) -> bool:
-        self.time += timeout + grace
-        return False
-
-
-class HangingPipeline(Pipeline):
-    """A pipeline in which nothing ends by itself."""
-
-    def __init__(self, part: HangingPart) -> None:
-        self.is_forked = self.is_off = False
-        self.now = lambda: part.time
-        vars(self).update(dict.fromkeys(("store", "evaluator", "scorer", "flushes"), part))
-
-    def is_own_thread(self) -> bool:
-        return False
-
-    def close(self) -> None: ...
-
-
-@pytest.mark.parametrize("seconds", [2.0, 5.0, 100.0])
-@pytest.mark.parametrize("delivers", [False, True], ids=["no backends", "backends"])
-@pytest.mark.parametrize("flushes", [False, True])
-def test_a_drain_in_which_everything_hangs_takes_its_time(
-    seconds: float, *, delivers: bool, flushes: bool
-) -> None:
-    """Judge, exporter and sinks hang: it ends in a second; backends that hang add half of one."""
-    part = HangingPart(delivers=delivers)
-    HangingPipeline(part).drain(seconds, flushes=flushes)
-    more = 0.5 * (delivers + flushes)
-    assert seconds - 1 <= part.time <= seconds + 1 + more
-
-
-class HangingFlush(BatchSpanProcessor):
-    """A processor whose flush never returns, but whose spans are taken."""
-
-    def __init__(self, gate: threading.Event) -> None:
-        super().__init__(InMemorySpanExporter())
-        self.gate = gate
-        self.has_turn = threading.Event()
-
-    def on_end(self, span: ReadableSpan) -> None:
-        if span.name == "chain":
-            self.has_turn.set()
-
-    def force_flush(self, timeout_millis: int | None = None) -> bool:
-        return self.gate.wait(PATIENCE)
-
-
-@pytest.mark.slow
-def test_spans_are_released_though_every_flush_hangs() -> None:
-    """Flushes that hang have threads of their own, and those that find no thread are dropped."""
-    gate = threading.Event()
-    processor = HangingFlush(gate)
-    with attached(judge=GatedJudge(), shutdown_seconds=0.5, hold_seconds=3600) as app:
-        app.provider.add_span_processor(processor)
-        for _ in range(8):
-            assert app.handle.flush(0.05) is False
-        app.turn()
-        assert app.handle.flush(0.5) is False
-        assert processor.has_turn.wait(PATIENCE / 6)
-        gate.set()
-
-
-@pytest.mark.slow
-def test_a_process_of_langchain_alone_can_end_without_new_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """From Python 3.12 on no thread starts at exit; the shutdown is limited all the same."""
-    judge, exporter = GatedJudge(), GatedExporter()
-    with attached(judge=judge, exporter=exporter, shutdown_seconds=0.2) as app:
-        app.turns(1, "runs")
-        judge.asked.result(PATIENCE)
-        exporter.close()
-        with monkeypatch.context() as patched:
-            refuse_threads(patched)
-            app.handle.shutdown()
-        assert app.handle.stats.held == 0
-        left = exporter.get_finished_spans()
-        assert all(span.parent for span in left)  # the export of the root has not come back
-        exporter.open()
-
-
 # --- turns that are refused -----------------------------------------------------------------------
 
 
@@ -465,11 +313,6 @@ def status_on(span: ReadableSpan) -> Any:
 
 def status_and_reason(span: ReadableSpan) -> tuple[Any, Any]:
     return status_on(span), (span.attributes or {}).get("rag.evaluation.reason")
-
-
-def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    lines = [record.getMessage() for record in caplog.records]
-    return [line for line in lines if "is not scored" in line]
 
 
 def only_retrieved(captured: Capture) -> None:
@@ -512,30 +355,6 @@ def test_the_root_of_runs_says_why(run: Callable[[Capture], None], reason: str) 
     assert found <= {(None, None)}
     (root,) = [span for span in captured.spans if span.parent is None]
     assert status_and_reason(root) == ("skipped", reason)
-
-
-def test_a_plain_chat_is_only_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """A model without any retrieval is no refused turn: neither span nor log speak of it."""
-    captured = capture()
-    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
-        ScriptedChat(reply=saying("Hello!")).invoke("Hi", {"callbacks": [captured.handler]})
-    assert captured.reasons == ["no_retrieval"]
-    assert {status_and_reason(span) for span in captured.spans} == {(None, None)}
-    assert not lines_of(caplog)
-
-
-def test_each_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The reason is logged once a minute, however many turns, with the page that gives advice."""
-    captured = capture()
-    with caplog.at_level(logging.WARNING, "rag_eval_otel"):
-        for _ in range(3):
-            only_retrieved(captured)
-            failed(captured)
-    first, second = lines_of(caplog)
-    assert "no_answer" in first
-    assert "error" in second
-    assert "docs/doctor.md" in first
-    assert captured.reasons == ["no_answer", "error"] * 3
 
 
 def without_an_answer(app: App) -> Span:
@@ -674,21 +493,6 @@ def test_a_queue_that_gets_full_between_two_turns() -> None:
         evaluator.do_all()
         assert statuses(captured) == {None: 5, "overload": 1, "scored": 1}
         assert captured.outcomes["dropped", "overload"] == 1
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_job_that_is_given_up(*, begun: bool) -> None:
-    """Its spans leave marked, its turns are counted, and nothing is held."""
-    with patient() as (captured, evaluator):
-        run_two(captured)
-        if begun:
-            evaluator.jobs.pop().begin()
-        for _ in range(2):  # first the tree, then its turns
-            for job in list(evaluator.jobs):
-                job.give_up("shutdown")
-        assert statuses(captured) == {None: 5, "shutdown": 2}
-        assert captured.outcomes == {("dropped", "shutdown"): 2}
-        assert len(captured.pipeline.store) == 0
 
 
 @pytest.mark.parametrize("spans", ["essential", "none"])

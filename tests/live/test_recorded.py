@@ -6,7 +6,6 @@ import logging
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -36,11 +35,11 @@ from rag_eval_otel import (
 )
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import Span as SpanRecord
-from rag_eval_otel.export.metrics import Agreement, InstrumentSink
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.live import recorded
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.runtime.threads import BackgroundEvaluator
-from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
 from recording import Capture, capture
 from steps import outcomes_of
 from support import hide
@@ -171,22 +170,6 @@ def test_several_retrievals(*, own_spans: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("say", "reason"),
-    [
-        (lambda: record_question(QUESTION), "no_retrieval"),
-        (lambda: record_answer(ANSWER), "no_retrieval"),
-        (lambda: record_retrieval(QUESTION, [CONTEXT]), "no_answer"),
-    ],
-)
-def test_what_is_missing_is_said(say: Callable[[], None], reason: str) -> None:
-    """Half a turn is refused with the half that is missing."""
-    app = Bare()
-    with app.within():
-        say()
-    assert app.results == [reason]
-
-
-@pytest.mark.parametrize(
     "limits",
     [
         SpanLimits(max_events=1),
@@ -221,19 +204,6 @@ def test_a_turn_is_scored_on_the_span_it_was_said_on() -> None:
         assert set(app.names()) == {"alone", "GET /", "ask", "search", "write"}
         assert app.counted() == {SCORED: 2}
         assert not any(text in app.exported_texts() for text in (QUESTION, CONTEXT, ANSWER))
-
-
-def test_an_exported_turn_is_read_again() -> None:
-    """A span that left with both conventions gives the same turn in another pipeline."""
-    with attached(export_content="all") as app:
-        with app.within():
-            say_all()
-        app.handle.flush()
-        (span,) = app.exported()
-    with attached() as second:
-        second.processor.on_end(span)
-        second.handle.flush()
-        assert second.handle.stats.turns == {"scored": 1}
 
 
 # --- within LangChain runs ------------------------------------------------------------------------
@@ -276,20 +246,6 @@ def test_question_and_answer_win() -> None:
 
     invoke(captured, RunnableLambda(ask) | (lambda text: text.upper()))
     assert captured.truths == [("What was asked?", PAGES, "What was shown.")]
-
-
-def test_runs_side_by_side_say_each_their_own() -> None:
-    """A batch and parallel branches are told apart."""
-    captured = capture()
-
-    def ask(number: int) -> str:
-        record_question(f"Question {number}?")
-        record_retrieval("q", [f"Page {number}."])
-        return generate(f"Question {number}?", [f"Page {number}."])
-
-    RunnableLambda(ask).batch(list(range(4)), {"callbacks": [captured.handler]})
-    expected = [(f"Question {n}?", (f"Page {n}.",), ANSWER) for n in range(4)]
-    assert captured.truths == expected
 
 
 def test_a_run_that_nobody_notes() -> None:
@@ -411,18 +367,6 @@ def test_feedback_that_is_named_like_a_metric_is_about_this_metric() -> None:
         assert agreement(app) == {("faithfulness", "pass", "pass"): 1}
 
 
-@pytest.mark.parametrize("sampling", [{"is_targeted": True}, {"stage": "offline"}])
-def test_scores_of_chosen_turns_and_of_the_offline_judge_are_not_compared(sampling: Any) -> None:
-    """They are no fair sample of what the judge says."""
-    passed: list[object] = []
-    found = intake(passed)
-    found.take(Feedback(trace_id=1, span_id=10, score=1), "ids")
-    found(replace(evaluated(10), sampling=Sampling(**sampling)))
-    assert not [each for each in passed if isinstance(each, Agreement)]
-    found(replace(evaluated(10), sampling=Sampling(probability=0.5)))
-    assert [each.metric for each in passed if isinstance(each, Agreement)] == ["m", "overall"]
-
-
 def test_feedback_within_the_current_span() -> None:
     """Without ids, feedback is on the current span, and is compared when the turn is scored."""
     with attached(**FAITHFUL) as app:
@@ -452,20 +396,19 @@ def test_feedback_on_a_held_turn_is_on_its_span() -> None:
         assert app.attributes_of(span)["rag.feedback.expert.score"] == 0.2
 
 
-@pytest.mark.parametrize("score", [0, 1])
-def test_feedback_before_the_end_of_its_turn(score: int) -> None:
-    """It is compared later; a turn with bad feedback is always chosen, as one with an error is."""
-    with attached(**FAITHFUL, sample_rate=1 - score or 1e-9) as app:
+def test_feedback_before_the_end_of_its_turn() -> None:
+    """It joins the turn, and is compared later."""
+    with attached(**FAITHFUL) as app:
         chain = app.chain()
         app.retrieve(1, chain)
-        record_feedback(score, trace_id=ids(chain)["trace_id"])
+        record_feedback(0, trace_id=ids(chain)["trace_id"])
         assert app.handle.stats.failures == {}
         app.generate(1, chain)
         chain.end()
         assert app.handle.flush()
         assert app.handle.stats.feedback == {"joined": 1}
-        assert app.counted() == {("skipped", "sample_rate") if score else SCORED: 1}
-        assert agreement(app).get(("overall", "pass", "fail")) == (None if score else 1)
+        assert app.counted() == {SCORED: 1}
+        assert agreement(app)["overall", "pass", "fail"] == 1
 
 
 def test_the_id_of_a_langchain_run_names_the_turn() -> None:
@@ -485,17 +428,6 @@ def test_the_id_of_a_langchain_run_names_the_turn() -> None:
     found = {(one.trace_id, one.span_id) for one in sink.feedback}
     assert found == {(one.trace_id, one.span_id) for one in scored}
     assert len(found) == len(sink.feedback) == 3
-
-
-def test_feedback_by_the_digits_of_a_later_run_is_passed_on_once() -> None:
-    """They may be a trace id of another process, so it is passed on at once, and not again."""
-    chain = rag(KeywordRetriever(), ScriptedChat(reply=saying("In 1987.")))
-    run_id, sink = uuid.uuid4(), KeepingSink()
-    with attached(**FAITHFUL, sinks=[sink]) as app:
-        record_feedback(1, trace_id=run_id.hex)
-        chain.invoke("When?", {"callbacks": [app.handle.callback], "run_id": run_id})
-        assert app.handle.flush()
-    assert [each.trace_id for each in sink.feedback] == [run_id.int]
 
 
 def test_feedback_within_a_run_without_a_span() -> None:
@@ -594,19 +526,6 @@ def test_feedback_in_a_process_without_a_pipeline(caplog: pytest.LogCaptureFixtu
     assert not caplog.messages
 
 
-def test_the_pipeline_that_knows_the_turn_takes_the_feedback() -> None:
-    """With several pipelines in a process, the newest one is asked last."""
-    with attached() as first:
-        span = scored_turn(first)
-        with attached() as second:
-            record_feedback(1, **ids(span))
-            record_feedback(1, trace_id=TRACE)
-            assert first.handle.flush()
-            assert second.handle.flush()
-            assert first.handle.stats.feedback == {"joined": 1}
-            assert second.handle.stats.feedback == {"unmatched": 1}
-
-
 def intake(passed: list[Any] | None = None) -> FeedbackIntake:
     return FeedbackIntake(
         instruments=InstrumentSink(MeterProvider()),
@@ -632,26 +551,3 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found._turns) == len(found._runs) == 64  # noqa: SLF001
     assert len(found._early) == 1024  # noqa: SLF001
     assert max(map(len, found._early.values())) == 16  # noqa: SLF001
-
-
-def test_early_feedback_on_another_turn_of_the_trace_waits() -> None:
-    """Feedback on one span is not given to the turn of another span."""
-    found = intake()
-    found.take(Feedback(trace_id=1, span_id=20, score=1), "ids")
-    for span_id in (10, 30):
-        found._known((1, span_id))  # noqa: SLF001
-    found(evaluated(10))
-    assert found.of(SpanRef(trace_id=1, span_id=10)) == ()
-    found(evaluated(20))
-    assert len(found.of(SpanRef(trace_id=1, span_id=20))) == 1
-
-
-def test_feedback_on_a_run_of_several_turns_needs_the_span() -> None:
-    """The run names none of them; with a span id, it does."""
-    found = intake(passed := list[Any]())
-    for span_id in (10, 20):
-        found.note(SpanContext(1, span_id, is_remote=False), runs=["run", 77])
-    found.take(Feedback(trace_id=77, score=1), "run")
-    assert passed == []
-    found.take(Feedback(trace_id=77, span_id=20, score=1), "run")
-    assert [(each.trace_id, each.span_id) for each in passed] == [(1, 20)]

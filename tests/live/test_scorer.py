@@ -6,38 +6,29 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import Future
-from dataclasses import fields, replace
-from itertools import count
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
 import steps
 from live import ANSWER, CONTEXT, QUESTION, SCORED, SOURCES, Source, attached, good_answers
-from parallel import forking, in_child
 from rag_eval_otel import Config, Evaluation, LexicalJudge, Sample
-from rag_eval_otel.capture.sample import RecentTurns
 from rag_eval_otel.capture.turns import Turn, find_turns
-from rag_eval_otel.config import TURNS, Limit, limits_of
-from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeTransportError
+from rag_eval_otel.config import TURNS, Limit
+from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.export.metrics import InstrumentSink
-from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.live.scorer import (
     Admission,
-    Evaluations,
     TurnScorer,
-    build_budget,
-    build_measurement,
     facts_of,
     sampling_point,
 )
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.sampling import SamplingRule
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Label, Sampling, Score, Usage
+from rag_eval_otel.types import Label, Sampling, Score
 from support import ManualClock
 
 PROBABILITY = "rag.evaluation.sampling.probability"
@@ -92,9 +83,7 @@ def test_a_cascade_chooses_more_of_what_looks_bad(label: Label | None, probabili
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.5, 1.0])
 @pytest.mark.parametrize("probability", [0.0, 0.02, 0.3, 1.0])
-def test_the_uniform_part_is_what_the_rate_alone_would_have_chosen(
-    rate: float, probability: float
-) -> None:
+def test_the_uniform_part_is_that_of_the_rate_alone(rate: float, probability: float) -> None:
     """A turn is chosen below its probability, and is targeted unless the rate has chosen it."""
     rules = [SamplingRule(match={"tier": "gold"}, rate=probability)]
     admission = Admission(sample_rate=rate, rules=rules)
@@ -112,16 +101,14 @@ def test_a_rate_of_zero_is_off_after_errors_too() -> None:
 
 
 def test_facts_about_a_turn() -> None:
-    """Rules see attributes, metadata, the route, the models, failed steps and feedback."""
+    """Rules see attributes, metadata, the route, the models and failed steps."""
     found = turn()
     root = replace(found.path[0], metadata={"tenant": "acme", "ls_model_name": "gpt-x"})
     found = replace(found, path=(root,))
     assert facts_of(found, [])["error"] == (False,)
-    assert "feedback" not in facts_of(found, [{"rag.feedback.user.score": 0}])
     found = replace(found, retrievers=(replace(found.retrievers[0], error="Timeout"),))
     attributes: list[Mapping[str, Any]] = [
         {"gen_ai.request.model": "o3", "rag.feedback.user.label": "fail"},
-        {"rag.feedback.expert.label": "pass"},
         {"http.route": "/chat/{id}", "url.path": "/chat/7"},
     ]
     facts = facts_of(found, attributes)
@@ -130,8 +117,7 @@ def test_facts_about_a_turn() -> None:
     assert facts["route"] == ("/chat/{id}", "/chat/7")
     assert facts["model"] == ("o3", "gpt-x")
     assert facts["error"] == (True,)
-    assert facts["feedback"] == ("bad",)
-    assert facts_of(found, attributes[1:])["feedback"] == ("good",)
+    assert facts["rag.feedback.user.label"] == ["fail"]
 
 
 @SOURCES
@@ -151,8 +137,6 @@ def test_a_cascade_scores_all_turns_offline_and_a_sample_with_the_judge(source: 
     assert len(spans) == len(evaluations) == 40
     for span in spans:
         assert "rag.evaluation.offline.faithfulness.score" in span
-        version = span["rag.evaluation.offline.faithfulness.version"]
-        assert str(version).split("/")[-1].startswith("lexical")
         is_judged = span["rag.evaluation.judge"] == "paid"
         assert ("rag.evaluation.faithfulness.score" in span) == is_judged
         assert span[PROBABILITY] in ({0.25, 1.0} if is_judged else {1.0})
@@ -160,7 +144,7 @@ def test_a_cascade_scores_all_turns_offline_and_a_sample_with_the_judge(source: 
         Counter(
             (event.attributes["rag.evaluation.judge"], event.attributes[PROBABILITY] == 1.0)
             for event in events
-            if event.attributes["gen_ai.evaluation.name"] == "faithfulness"
+            if event.attributes["gen_ai.evaluation.name"] == "offline.faithfulness"
         )["lexical", True]
         == 40
     )
@@ -176,190 +160,14 @@ def test_the_budget_of_a_cascade_limits_the_judge_alone() -> None:
     assert reasons == {None: 1, "budget": 2}
 
 
-# --- scores that are kept -------------------------------------------------------------------------
-
-
-def verdicts(*first: object) -> FakeJudge:
-    """Return a judge with these replies one after the other, and then alternating verdicts."""
-    replies, numbers = list(first), count()
-
-    def reply(_: object) -> object:
-        if replies:
-            return replies.pop(0)
-        return {"passing": next(numbers) % 2 == 0, "reason": SECRET}
-
-    return FakeJudge(reply)
-
-
-def config(judge: FakeJudge, **options: Any) -> Config:
-    defaults = {"metrics": METRICS, "embedder": FakeEmbedder({}), "drift": False}
-    return Config(judge=judge, **{**defaults, **options})
-
-
-def evaluations(
-    judge: FakeJudge, *, max_kept: int = 9, budget: Budget | None = None, **options: Any
-) -> Evaluations:
-    measurement = build_measurement(config(judge, **options))
-    measurement = replace(measurement, share_requests=False, budget=budget)
-    return Evaluations(measurement, max_kept)
-
-
-def evaluated(shared: Evaluations, sample: Sample = SAMPLE) -> Evaluation:
-    found = asyncio.run(shared.of(sample))
-    assert found is not None
-    return found
-
-
-def exported(evaluation: Evaluation) -> list[tuple[object, ...]]:
-    kept_back = {"usage", "cost", "detail", "explanation"}
-    names = [each.name for each in fields(Score) if each.name not in kept_back]
-    return [tuple(getattr(score, name) for name in names) for score in evaluation.scores]
-
-
-def test_a_turn_that_comes_again_has_equal_scores_and_asks_nothing() -> None:
-    """The judge would say something else, and is not asked."""
-    judge = verdicts()
-    shared = evaluations(judge)
-    first, second = evaluated(shared), evaluated(shared)
-    assert exported(first) == exported(second)
-    assert (first.judge, first.label_metrics) == (second.judge, second.label_metrics)
-    assert len(judge.requests) == 2
-    assert first.usage.judge_requests == 2
-    assert second.usage == Usage()
-    assert {score.cost for score in second.scores} == {None}
-
-
-def test_a_judge_that_changes_its_model_is_asked_again() -> None:
-    """Its scores have another version."""
-    judge = verdicts()
-    shared = evaluations(judge)
-    first = evaluated(shared)
-    judge.model = "another"
-    assert evaluated(shared).scores[0].version != first.scores[0].version
-    assert len(judge.requests) == 4
-
-
-@pytest.mark.parametrize("reply", [JudgeTransportError("reset"), "nonsense"])
-def test_a_turn_with_a_score_that_is_not_final_is_evaluated_again(reply: object) -> None:
-    """A metric that failed or got no usable reply may have a score the next time."""
-    shared = evaluations(verdicts(reply, *([reply] * 3 if reply == "nonsense" else [])))
-    first, second = evaluated(shared), evaluated(shared)
-    assert [score.status for score in second.scores] == ["ok", "ok"]
-    assert [score.status for score in first.scores] != ["ok", "ok"]
-    assert exported(evaluated(shared)) == exported(second)
-
-
-def test_the_turn_that_was_used_longest_ago_is_dropped() -> None:
-    """Memory is bounded."""
-    judge = verdicts()
-    shared = evaluations(judge, max_kept=2)
-    for answer in ("a", "b", "a", "c", "a"):
-        evaluated(shared, replace(SAMPLE, answer=answer))
-    assert len(judge.requests) == 2 * 3
-    evaluated(shared, replace(SAMPLE, answer="b"))
-    assert len(judge.requests) == 2 * 4
-
-
-def test_kept_scores_are_used_when_the_budget_is_spent() -> None:
-    """They cost nothing; a turn that is not known is skipped."""
-    judge, budget = verdicts(), Budget(limits_of("2 requests/day", where="budget"))
-    shared = evaluations(judge, budget=budget)
-    first = evaluated(shared)
-    assert budget.spent_limit is not None
-    assert exported(first) == exported(evaluated(shared))
-    assert asyncio.run(shared.of(replace(SAMPLE, answer="No."))) is None
-    assert len(judge.requests) == 2
-
-
-class GatedMeasurement:
-    """Evaluates when it is told to."""
-
-    judge = SimpleNamespace(model="m")
-    budget, explanations = None, False
-
-    def __init__(self) -> None:
-        self.calls, self.go_on = 0, Future[None]()
-
-    def clock(self) -> float:
-        return 0.0
-
-    def prepared(self, sample: Sample) -> tuple[Sample, dict[str, int]]:
-        return sample, {}
-
-    async def of_prepared(self, _: Sample, __: object) -> Evaluation:
-        self.calls += 1
-        await asyncio.shield(asyncio.wrap_future(self.go_on))
-        return Evaluation(scores=(), judge="m", duration=0.0)
-
-
-@pytest.mark.parametrize("cancelled", [0, 2])
-def test_a_caller_that_is_cancelled_cancels_no_other(cancelled: int) -> None:
-    """The callers that share an evaluation get it, whichever of them gives up."""
-    measurement = GatedMeasurement()
-    shared = Evaluations(cast("Any", measurement))
-
-    async def use() -> list[Any]:
-        calls = [asyncio.ensure_future(shared.of(SAMPLE)) for _ in "four"]
-        for _ in "ab":
-            await asyncio.sleep(0)
-        calls.pop(cancelled).cancel()
-        for _ in "abcd":
-            await asyncio.sleep(0)
-        measurement.go_on.set_result(None)
-        return await asyncio.gather(*calls)
-
-    assert [type(one) for one in asyncio.run(use())] == [Evaluation] * 3
-    assert measurement.calls == (2 if cancelled == 0 else 1)
-
-
-@pytest.mark.slow
-@forking
-def test_a_forked_child_waits_for_no_evaluation_of_its_parent() -> None:
-    """The parent's evaluation never ends in the child, whose threads may have the same number."""
-    measurement = GatedMeasurement()
-    shared = Evaluations(cast("Any", measurement))
-
-    async def use() -> None:
-        first = asyncio.ensure_future(shared.of(SAMPLE))
-        await asyncio.sleep(0)
-        assert in_child(lambda: not shared._known)  # noqa: SLF001
-        measurement.go_on.set_result(None)
-        await first
-
-    asyncio.run(use())
-
-
-# --- one turn that is recorded by two instrumentations --------------------------------------------
-
-
-def of(recent: RecentTurns, by: str, start: int, end: int, answer: str = "In 1987.") -> bool:
-    found = turn(source=by, start=start, end=end)
-    return recent.is_repeated(replace(SAMPLE, answer=answer), found)
-
-
-def test_the_same_turn_by_another_instrumentation_is_a_repeat() -> None:
-    """Two requests at once, each recorded by both, are two turns; later, it is another turn."""
-    recent = RecentTurns()
-    seen = [of(recent, by, at, at + 50) for by in ("handler", "theirs") for at in (0, 10)]
-    assert seen == [False, False, True, True]
-    assert not of(recent, "theirs", 101, 200)
-
-
-def test_only_the_last_turns_are_remembered() -> None:
-    """Memory is bounded: the oldest are forgotten."""
-    recent = RecentTurns(max_turns=2)
-    for answer in "abc":
-        assert not of(recent, "handler", 0, 100, answer)
-    assert not of(recent, "theirs", 0, 100, "a")
-    assert of(recent, "theirs", 0, 100, "c")
-
-
 # --- budgets, and the log -------------------------------------------------------------------------
 
 
 def scorer(budget: str, reply: object = None) -> TurnScorer:
     judge = FakeJudge(lambda _: {"passing": True} if reply is None else reply)
-    options = config(judge, metrics=METRICS[:1], budget=budget)
+    options = Config(
+        judge=judge, metrics=METRICS[:1], embedder=FakeEmbedder({}), drift=False, budget=budget
+    )
     return TurnScorer(options, instruments=InstrumentSink(MeterProvider()))
 
 
@@ -382,27 +190,6 @@ def test_what_was_paid_before_the_budget_ended_is_counted() -> None:
     one.instruments.count_cost = spent.append  # type: ignore[method-assign]
     assert judged(one) is None
     assert [each.usage.judge_requests for each in spent] == [1]
-
-
-def test_wrong_budgets_are_refused_at_the_start() -> None:
-    """A budget in money needs prices in its currency."""
-    with pytest.raises(ConfigError, match=r"needs the price of the judge 'fake'"):
-        scorer("1 USD/day")
-    with pytest.raises(ConfigError, match=r"is in EUR, but prices are in USD"):
-        build_budget(Config(budget="5 EUR/day"))
-    assert build_budget(Config(budget="5 turns/day")) is None
-
-
-def test_the_share_of_the_budget_that_is_left_is_a_gauge() -> None:
-    """It has the limit as an attribute; limits of turns are none of it."""
-    with attached(
-        budget="4 requests/day, 9 turns/day", metrics=METRICS[:1], judge=verdicts()
-    ) as app:
-        for left in (1.0, 0.75):
-            (point,) = app.points("rag.evaluation.budget.left")
-            assert (point.attributes["limit"], point.value) == ("4 requests/day", left)
-            app.turn()
-            assert app.handle.flush()
 
 
 def test_offline_scoring_needs_no_budget() -> None:
@@ -431,30 +218,9 @@ def test_failing_scores_are_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert "transport" in second
 
 
-def test_a_judge_that_is_of_no_use_is_seen(caplog: pytest.LogCaptureFixture) -> None:
-    """The span says unscored and why, the log has it once, and then only probes are sent."""
-    judge = FakeJudge(lambda _: "I can't help with that.", model="m-chatty")
-    with attached(judge=judge) as app:
-        for number in range(3):
-            app.turn(number)
-            assert app.handle.flush()
-        counts, (first, *_) = app.counted(), app.judged()
-    assert counts[("unscored", "unparsable")] >= 1
-    assert counts.keys() <= {("unscored", "unparsable"), ("error", "circuit_open")}
-    assert sum(counts.values()) == 3
-    names = ("status", "reason", "judge", "label")
-    expected = ["unscored", "unparsable", "m-chatty", None]
-    assert [first.get(f"rag.evaluation.{name}") for name in names] == expected
-    (line,) = lines_of(caplog, "no metric can use")
-    assert "m-chatty" in line
-    assert "I can't" not in line
-
-
 @SOURCES
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_what_a_sink_throws_past_every_edge_costs_no_span(
-    error: type[BaseException], source: Source
-) -> None:
+def test_what_a_sink_throws_costs_no_span(error: type[BaseException], source: Source) -> None:
     """The turn was counted before, its span leaves with its scores, and the next one is scored."""
     errors = [error()]
 
@@ -470,3 +236,23 @@ def test_what_a_sink_throws_past_every_edge_costs_no_span(
         assert app.counted() == {SCORED: 3}
         assert app.statuses() == {"scored": 3, None: 6}
         assert app.each_left_once()
+
+
+# --- the option `on_sample` -----------------------------------------------------------------------
+
+
+@SOURCES
+def test_a_function_gets_each_sample_before_it_is_scored(source: Source) -> None:
+    """It is called with the sample of each turn; what it raises costs no score."""
+    samples = list[Sample]()
+
+    def fail(sample: Sample) -> None:
+        samples.append(sample)
+        raise ValueError(sample.question)
+
+    with attached(on_sample=fail, raise_errors=False) as app:
+        app.turns(2, source)
+        assert app.handle.flush(60)
+        assert app.counted() == {SCORED: 2}
+        assert app.counted_by("rag.evaluation.internal_errors", "place") == {"sink": 2}
+    assert len({sample.question for sample in samples}) == len(samples) == 2

@@ -40,7 +40,7 @@ def by_runs(app: App) -> None:
 
 
 @pytest.mark.parametrize(("turn", "talk"), [(by_spans, chat), (by_runs, chat_by_runs)])
-def test_an_answer_without_retrieval_says_so(
+def test_no_retrieval_says_so(
     turn: Callable[[App], None], talk: Callable[[App, str], None]
 ) -> None:
     """Only where the same step has retrieved before, the span has status, reason and outcome."""

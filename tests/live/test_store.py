@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +16,8 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from live import KIND, App, answered, asked, attached, collecting_size, generated, retrieved
-from parallel import at_once, refuse_threads
+from live import KIND, App, answered, collecting_size, generated, retrieved
+from parallel import refuse_threads
 from rag_eval_otel.capture.trace import Held, Trace, TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.live.store import Clock, Store
@@ -120,17 +118,6 @@ def test_deadlines_in_order() -> None:
     assert due == [[], [], [0], [0, 1]]
 
 
-def test_time_in_which_the_process_was_stopped_is_no_waiting_time() -> None:
-    """A span that waited while nothing ran does not leave when the process goes on."""
-    time = ManualClock()
-    kept, span = store(time, hold_seconds=5.0), held()
-    kept.hold(span)
-    time.advance(100.0)
-    kept.stopped += 98.0
-    kept.decide_due()
-    assert span.state == "collecting"
-
-
 def test_a_span_may_end_while_the_lock_is_held() -> None:
     """A finalizer that ends a span inside the critical section does not deadlock."""
     kept, span = store(), held()
@@ -178,24 +165,6 @@ def test_in_any_order_each_span_leaves_once(events: list[tuple[int, str]]) -> No
     clock.export()
     assert len(exits.left) == accepted
     assert (len(kept), kept.size, kept.waiting, list(kept.exit)) == (0, 0, 0, [])
-
-
-def test_threads_race_for_each_span() -> None:
-    """Eight threads that all decide about the same spans: one wins for each."""
-    kept, exits = store(max_held=500), Exits()
-    spans = [held(number) for number in range(500)]
-    for span in spans:
-        kept.hold(span)
-    wins: list[bool] = []
-    with ticking(kept, exits) as clock:
-
-        def race() -> None:
-            wins.extend(clock.release(span, SCORED) for span in spans)
-
-        at_once(*[race] * 8)
-        assert kept.wait_left(PATIENCE)
-    assert sum(wins) == 500
-    assert Counter(number for number, _ in exits.left) == dict.fromkeys(range(500), 1)
 
 
 def test_a_deadline_is_kept_between_two_exports() -> None:
@@ -266,9 +235,6 @@ def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
     second.join(PATIENCE)
     assert not clock.start()  # a span after the end starts no thread
     thread.join(PATIENCE)
-
-
-KEPT_OPEN, MANY = 4096, 100_000
 
 
 class Watched(SpanProcessor):
@@ -398,55 +364,6 @@ def test_a_span_is_waited_for_between_its_end_and_the_news_of_it() -> None:
         span.end()
     assert seen.after(1.0) == 1
     assert len(seen.ready[0].spans) == 3
-
-
-@pytest.mark.slow
-def test_spans_that_never_end_are_not_kept_for_ever() -> None:
-    """Streams that nobody closes leave spans open: only the newest are remembered."""
-    with attached() as app:
-        alive: list[Any] = []
-        for _ in range(100):
-            alive += [app.plain("open for ever") for _ in range(100)]
-            app.pipeline.sweep()
-        kept = [span for spans in app.store.open_spans._open.values() for span in spans]  # noqa: SLF001
-        assert len(kept) == KEPT_OPEN
-        assert kept[-1] is alive[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["wide", "deep"])
-def test_the_work_for_a_span_does_not_grow_with_its_trace(shape: str) -> None:
-    """The thousandth span of a trace costs as many steps of the interpreter as the tenth."""
-    few, many = steps_for(50, shape), steps_for(800, shape)
-    assert many < 16 * few * 1.5
-
-
-def steps_for(count: int, shape: str) -> int:
-    """Count the lines that are run to watch a trace of ``count`` spans."""
-    seen = Watched(max_spans=10_000)
-    root = above = seen.step("CHAIN")
-    spans = []
-    for number in range(count):
-        kind = ("RETRIEVER", "LLM", "CHAIN")[number % 3]
-        span = seen.step(kind, above, **{"input.value": asked(number)})
-        spans.append(span)
-        above = span if shape == "deep" else root
-    lines = 0
-
-    def count_lines(_frame: Any, event: str, _argument: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count_lines
-
-    before = sys.gettrace()
-    sys.settrace(count_lines)
-    try:
-        for span in reversed(spans):
-            span.end()
-        seen.sweep()
-    finally:
-        sys.settrace(before)
-    return lines
 
 
 def test_what_has_no_room_any_more_is_evicted_oldest_first() -> None:

@@ -16,44 +16,91 @@ from scoring import evaluated, script
 CONTEXTS = [f"Fact {number} is true." for number in range(1, 6)]
 
 
+SUPPORT = {  # a sentence by its first word, and the least sets of contexts that support it
+    "Rome": [{1}],
+    "Oslo": [{2}, {3}],
+    "Bonn": [{1, 4}],
+    "Kyiv": [],
+    "罗马很古老": [{5}],
+}
+ANSWERS = [  # each sentence with what it cites
+    ("Rome is old [1].", "Rome 1"),
+    ("Rome is old.[1]", "Rome 1"),
+    ("Rome is old. [1]", "Rome 1"),
+    ("Rome is old [2].", "Rome 2"),
+    ("Rome [1] is old [1].", "Rome 1"),
+    ("Rome is old [1][2].", "Rome 1 2"),
+    ("Rome is old [1] [2].", "Rome 1 2"),
+    ("Rome is old [1, 3].", "Rome 1 3"),
+    ("Rome is old [3,1].", "Rome 3 1"),
+    ("Rome is old [1; 3].", "Rome 1 3"),
+    ("Rome is old [^1].", "Rome 1"),
+    ("Rome is old[^1][^2].\n\n[^1]: History of Rome, p. 12\n[^2]: Maps", "Rome 1 2"),
+    ("Rome is old【1†source】.", "Rome 1"),
+    ("Rome is old【1:0†rome.pdf】. Oslo is cold【3†a】【2†b】.", "Rome 1 | Oslo 3 2"),
+    ("Rome is old【1】.", "Rome 1"),
+    ("Rome is old (1) [1].", "Rome 1"),
+    ("Rome is old [see p. 2] [a] [1].", "Rome 1"),
+    ("Rome is old [0] [1].", "Rome 1"),
+    ("Rome is old [1]. Oslo is cold.", "Rome 1 | Oslo"),
+    ("Rome is old. Oslo is cold [2].", "Rome | Oslo 2"),
+    ("Rome is old.[1] Oslo is cold.[2]", "Rome 1 | Oslo 2"),
+    ("Rome is old. [1] Oslo is cold. [2]", "Rome 1 | Oslo 2"),
+    ("- Rome is old [1]\n- Oslo is cold [2]", "Rome 1 | Oslo 2"),
+    ("1. Rome is old [1].\n2. Oslo is cold [3].", "Rome 1 | Oslo 3"),
+    ("* Rome is old.[1]\n* Kyiv is far.[2]\n* Bonn is small.", "Rome 1 | Kyiv 2 | Bonn"),
+    ("**Rome is old.** [1] **Oslo is cold.** [2]", "Rome 1 | Oslo 2"),
+    ("Oslo is cold [2][3].", "Oslo 2 3"),
+    ("Oslo is cold [2, 3, 5].", "Oslo 2 3 5"),
+    ("Bonn is small [1][4].", "Bonn 1 4"),
+    ("Bonn is small [4].", "Bonn 4"),
+    ("Bonn is small [1, 4, 5].", "Bonn 1 4 5"),
+    ("Bonn, says one [1], is small, says another [4].", "Bonn 1 4"),
+    ("Kyiv is far [1][2][3].", "Kyiv 1 2 3"),
+    ("Rome is old [9].", "Rome 9"),
+    ("Rome is old [1][9]. Oslo is cold [2].", "Rome 1 9 | Oslo 2"),
+    ("Rome is old.\n[1]", "Rome 1"),
+    ("Rome is old! [1] Oslo is cold? [3]", "Rome 1 | Oslo 3"),
+    ('Rome said "yes." [1] Oslo left. [2]', "Rome 1 | Oslo 2"),
+    ("罗马很古老。[5] Rome is old [5].", "罗马很古老 5 | Rome 5"),
+    ("Rome is old [1]. Oslo is cold [2][4]. Bonn is small [4, 1]. Kyiv is far.",
+     "Rome 1 | Oslo 2 4 | Bonn 4 1 | Kyiv"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "cited"), ANSWERS)
+def test_markers_of_all_forms(answer: str, cited: str) -> None:
+    """A marker belongs to the sentence that it follows, and the scores are those of ALCE."""
+    sentences = [sentence.split() for sentence in cited.split(" | ")]
+    numbers = [list(map(int, cites)) for _, *cites in sentences]
+    recall, precision = scores(answer, judge_of(SUPPORT))
+    expected = alce(numbers, [SUPPORT[name] for name, *_ in sentences])
+    assert (recall.value, precision.value) == pytest.approx(expected)
+    assert [list(one.numbers) for one in cited_sentences(answer)] == numbers
+
+
 @pytest.mark.parametrize(
-    ("answer", "cited"),
+    ("answer", "texts"),
     [
-        ("Rome is old [1].", [("Rome is old .", (1,))]),
-        ("Rome is old.[1] It is big.[2]", [("Rome is old .", (1,)), ("It is big .", (2,))]),
-        ("Rome is old. [1] It is big.", [("Rome is old .", (1,)), ("It is big.", ())]),
-        ("Rome is old [1][3].", [("Rome is old .", (1, 3))]),
-        ("Rome is old [1, 3].", [("Rome is old .", (1, 3))]),
-        ("Rome is old [1; 3].", [("Rome is old .", (1, 3))]),
-        ("Rome [2] is old [2].", [("Rome is old .", (2,))]),
-        ("Rome is old[^1].\n\n[^1]: History of Rome, p. 12", [("Rome is old .", (1,))]),
-        ("Rome is old【1†source】.", [("Rome is old .", (1,))]),
-        ("Rome is old【2:0†rome.pdf】. It is big.", [("Rome is old .", (2,)), ("It is big.", ())]),
-        ("罗马很古老[1]。它很大。[2]", [("罗马很古老 。", (1,)), ("它很大 。", (2,))]),
-        ("- Rome is old [1]\n- It is big [2]", [("Rome is old", (1,)), ("It is big", (2,))]),
-        ("Rome is old (1) [see p. 2] [a].", [("Rome is old (1) [see p. 2] [a].", ())]),
         ("[1]", []),
-        ("Rome is old.\n[1]", [("Rome is old .", (1,))]),
-        (
-            "**Rome is old.** [1] **It is big.** [2]",
-            [("**Rome is old .**", (1,)), ("**It is big .**", (2,))],
-        ),
-        (
-            'He said "yes." [1] Then he left. [2]',
-            [('He said "yes ."', (1,)), ("Then he left .", (2,))],
-        ),
-        ("نعم؟ [1] لا. [2]", [("نعم ؟", (1,)), ("لا .", (2,))]),
-        ("It is [0] so.", [("It is [0] so.", ())]),
+        ("[1] [2, 3]【4†source】", []),
+        ('He said "yes." [1] Then [2] he left.', ['He said "yes ."', "Then he left."]),
+        ("**It is big.** [1] نعم؟ [1]", ["**It is big .**", "نعم ؟"]),
+        ("Rome is old (1) [see p. 2] [a].", ["Rome is old (1) [see p. 2] [a]."]),
     ],
 )
-def test_markers(answer: str, cited: list[tuple[str, tuple[int, ...]]]) -> None:
-    """Each form of marker belongs to the sentence before it, and is no part of its text."""
-    assert [(s.text, s.numbers) for s in cited_sentences(answer)] == cited
+def test_a_marker_is_no_part_of_the_text(answer: str, texts: list[str]) -> None:
+    """The judge sees the sentences without their markers; only a marker is no sentence."""
+    assert [sentence.text for sentence in cited_sentences(answer)] == texts
 
 
 def scores(answer: str, judge: FakeJudge, contexts: list[str] = CONTEXTS) -> list[Score]:
     both = [CitationRecall(), CitationPrecision()]
     return list(evaluated(both, judge, answer=answer, contexts=contexts).scores)
+
+
+def first_word(sentence: str) -> str:
+    return sentence.strip("*-0123456789. ").split()[0].strip(",。")
 
 
 def judge_of(needed: dict[str, list[set[int]]]) -> FakeJudge:
@@ -64,7 +111,7 @@ def judge_of(needed: dict[str, list[set[int]]]) -> FakeJudge:
         for index, claim in enumerate(task.texts("claims"), start=1):
             numbers, _, sentence = claim.partition(": ")
             group = {int(number) for number in numbers.split(", ")}
-            flag = any(group >= enough for enough in needed[sentence.split(" ", 1)[0]])
+            flag = any(group >= enough for enough in needed[first_word(sentence)])
             verdicts.append({"index": index, "verdict": int(flag)})
         return {"verdicts": verdicts}
 
@@ -118,7 +165,8 @@ def test_contexts_keep_their_numbers() -> None:
 
 
 def test_without_a_marker_there_is_no_score() -> None:
-    """An answer that cites nothing is undefined; one without contexts is 0."""
+    """An answer that cites nothing is undefined, and so is one that is only a marker."""
+    assert {one.reason for one in scores("[1]", FakeJudge(script()))} == {"no_citations"}
     assert {one.reason for one in scores("Rome is old.", FakeJudge(script()))} == {"no_citations"}
     assert [one.reason for one in scores("Rome is old [1].", FakeJudge(script()), [])] == [
         "no_context"

@@ -181,24 +181,6 @@ def test_f_is_a_share(tp: int, fp: int, fn: int, beta: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation", "logit", "value"),
-    [
-        ("identity", -5, -5),
-        ("sigmoid", 0, 0.5),
-        ("sigmoid", 8.0, 1 / (1 + math.exp(-8))),
-        ("sigmoid", -1e9, 0),
-        ("sigmoid", 1e9, 1),
-    ],
-)
-def test_a_cross_encoder(activation: Any, logit: float, value: float) -> None:
-    """The function gets answer and reference."""
-    pairs = []
-    one = CrossEncoderSimilarity(score=lambda *p: pairs.append(p) or logit, activation=activation)  # type: ignore[func-returns-value]
-    assert score_of(one).value == pytest.approx(value)
-    assert pairs == [(ANSWER, REFERENCE)]
-
-
-@pytest.mark.parametrize(
     ("make", "options", "message"),
     [
         *(

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -114,9 +113,7 @@ def test_what_the_judge_is_sent() -> None:
         (("answer", "house_style"), {}, "missing_input"),
     ],
 )
-def test_an_input_that_is_missing(
-    inputs: tuple[str, ...], texts: dict[str, Any], reason: str
-) -> None:
+def test_a_missing_input(inputs: tuple[str, ...], texts: dict[str, Any], reason: str) -> None:
     """What the sample lacks is named, and nobody is asked."""
     judge = FakeJudge(script())
     score = score_of(kindness(inputs=inputs), judge, **texts)
@@ -343,24 +340,6 @@ def test_what_is_no_metric_function(metric: Any, told: str) -> None:
         m.resolve_metrics([metric])
 
 
-def weighing(weight: Any) -> Callable[[Sample], float]:
-    def inner(_: Sample) -> float:
-        return float(weight)
-
-    return inner
-
-
-def with_default(weight: float) -> Callable[[Sample], float]:
-    def inner(_: Sample, by: float = weight, *, and_by: float = weight) -> float:
-        return by * and_by
-
-    return inner
-
-
-def weigh(_: Sample, weight: float, more: object = None) -> float:
-    return weight
-
-
 class Revised:
     """An object that is called, with a revision."""
 
@@ -371,73 +350,27 @@ class Revised:
         return 1.0
 
 
-@dataclass
-class Weighted:
-    """A dataclass that is called."""
-
-    weight: float
-
-    def __call__(self, _: Sample) -> float:
-        return self.weight
+def low(_: Sample) -> float:
+    return 0.3
 
 
-def compiled(weight: float) -> Any:
-    made: dict[str, Any] = {}
-    exec(f"def f(sample): return {weight}", made)  # noqa: S102
-    return made["f"]
+def high(_: Sample) -> float:
+    return 0.9
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        weighing,
-        with_default,
-        compiled,
-        Revised,
-        Weighted,
-        lambda weight: Revised(weight).__call__,
-        lambda weight: Weighted(weight).__call__,
-        lambda weight: partial(weigh, weight=weight),
-        lambda weight: partial(weigh, weight=1, more={"of": [weight]}),
-        lambda weight: partial(partial(weigh, weight=1), more=weighing(weight)),
-        lambda weight: weighing((weight, "a")),
-        lambda weight: (lambda _: 0.3) if weight == 0.3 else (lambda _: 0.9),
-    ],
+    "make", [Revised, lambda revision: partial(Revised(revision)), {0.3: low, 0.9: high}.get]
 )
-def test_what_a_function_is_bound_to_is_in_the_version(make: Callable[[float], Any]) -> None:
-    """Another weight is another measurement; the same weight, bound anew, is the same."""
+def test_source_and_revision_of_a_function_are_in_the_version(
+    make: Callable[[float], Any],
+) -> None:
+    """Another source or revision is another measurement; the same, made anew, is the same."""
     first, again, other = (
         measured(m.FunctionMetric(function=make(weight), name="weighed"))["weighed"].version
         for weight in (0.3, 0.3, 0.9)
     )
     assert first == again
     assert first != other
-
-
-def test_a_function_that_holds_itself() -> None:
-    """Circles end, and sets and mappings count in any order."""
-
-    def again(sample: Sample, depth: int = 0) -> float:
-        return again(sample, depth + 1) if depth < 2 else 1.0
-
-    circle: list[object] = [again]
-    circle.append(circle)
-    assert measured(m.FunctionMetric(function=again, name="again"))["again"].value == 1.0
-    first, other = (
-        m.FunctionMetric(function=partial(weigh, weight=1, more=more), name="weighed").source
-        for more in ({"a": {1, 2}, "b": circle}, {"b": circle, "a": {2, 1}})
-    )
-    assert first == other
-
-
-def test_a_function_whose_variables_are_set_later() -> None:
-    """A helper that is defined below the metric is no part of its version, and no error."""
-    made = m.FunctionMetric(function=lambda _: later(), name="early")
-
-    def later() -> float:
-        return 0.5
-
-    assert measured(made)["early"].value == 0.5
 
 
 HALVES = {0: "Wrong.", 0.5: "Half right.", 1: "Right."}

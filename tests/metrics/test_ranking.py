@@ -169,9 +169,7 @@ def test_bounds(retrieved: list[str], relevant: Any, k: int | None) -> None:
 
 @pytest.mark.slow
 @given(UNIQUE, UNIQUE, st.data())
-def test_duplicates_are_credited_once(
-    retrieved: list[str], relevant: list[str], data: st.DataObject
-) -> None:
+def test_doubles_count_once(retrieved: list[str], relevant: list[str], data: st.DataObject) -> None:
     """An id that is named twice as relevant, or retrieved again later, brings nothing more."""
     again = data.draw(st.lists(st.sampled_from(relevant), max_size=3))
     later = data.draw(st.lists(st.sampled_from(retrieved), max_size=3))

@@ -233,23 +233,6 @@ def test_parts_without_weight_are_not_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "band"),
-    [
-        (0.8, "directly addresses"),
-        (0.79, "partially addresses"),
-        (0.59, "somewhat related"),
-        (0.39, "does not address"),
-    ],
-)
-def test_the_bands_of_the_explanation(value: float, band: str) -> None:
-    """The explanation says which of four bands the score is in."""
-    judge = FakeJudge(script(direct_relevancy={"rating": value}))
-    assert band in str(score_of(MultiMethodRelevancy(weights={"direct": 1}), judge).explanation)
-    reverse = FakeJudge(script(similarities=similar(value, value, value)))
-    assert band in str(score_of(ReverseRelevancy(), reverse).explanation)
-
-
-@pytest.mark.parametrize(
     ("make", "options", "message"),
     [
         *(

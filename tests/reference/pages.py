@@ -42,7 +42,8 @@ precedence. [Configuration](../configuration.md) has examples. In a variable, `T
 _STATUS_PAGE = """# Statuses and reasons
 
 The attribute `rag.evaluation.status` on the span of a turn says what became of the turn. After
-`timeout`, `overload` and `flushed`, scores that come later go to events and metrics.
+`timeout`, `overload` and `flushed`, scores that come later go to events,
+metrics and a span of their own.
 """
 
 _REASONS = """## Reasons

@@ -61,23 +61,3 @@ def test_an_object_that_lives_until_the_exit_prints_nothing() -> None:
     """The order in which Python deletes objects and modules at its exit does not matter."""
     done = ran(KEPT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.slow
-def test_methods_are_called_again_when_gevent_patches_a_child() -> None:
-    """Workers of gunicorn patch after the fork, and locks made before do not know greenlets."""
-    pytest.importorskip("gevent")
-    script = """
-import os
-from gevent import monkey
-from rag_eval_otel.runtime.fork import call_in_child
-class Owner:
-    def renew(self): os.write(1, b"renewed\\n")
-owner = Owner()
-call_in_child(owner.renew)
-if not os.fork():
-    monkey.patch_all()
-    os._exit(0)
-os.wait()
-"""
-    assert ran(script).stdout == "renewed\n" * 2

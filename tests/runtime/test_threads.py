@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 
 import pytest
-from opentelemetry import context as otel_context
-from opentelemetry import trace
-from opentelemetry.instrumentation.utils import (
-    is_http_instrumentation_enabled,
-    is_instrumentation_enabled,
-)
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from parallel import forking, in_child, refuse_threads
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp, Workers
@@ -59,22 +52,6 @@ class Gate:
         await asyncio.wrap_future(self.opened)
 
 
-def test_jobs_run_on_one_daemon_thread() -> None:
-    """All jobs run on the same daemon thread, not on the caller's."""
-    evaluator = BackgroundEvaluator()
-    seen: list[threading.Thread] = []
-
-    async def job() -> None:
-        seen.append(threading.current_thread())
-
-    assert all(evaluator.submit(Call(job)) for _ in range(5))
-    assert evaluator.flush(10)
-    assert len(set(seen)) == 1
-    assert seen[0].daemon
-    assert not evaluator.is_current()
-    evaluator.shutdown(1)
-
-
 def test_concurrency_is_bounded() -> None:
     """No more jobs run at once than asked for."""
     evaluator = BackgroundEvaluator(concurrency=3)
@@ -107,17 +84,6 @@ def test_jobs_begin_though_others_wait() -> None:
     evaluator.shutdown(10)
 
 
-def test_flush_waits_for_what_was_there() -> None:
-    """A flush that runs out of time says so."""
-    evaluator, gate = BackgroundEvaluator(), Gate()
-    assert evaluator.flush(0)
-    evaluator.submit(Call(gate))
-    assert not evaluator.flush(0.01)
-    gate.opened.set_result(None)
-    assert evaluator.flush(10)
-    evaluator.shutdown(1)
-
-
 def test_shutdown_gives_up_what_is_left() -> None:
     """Jobs that do not finish in time are cancelled and reported, begun or waiting."""
     evaluator, gate = BackgroundEvaluator(concurrency=1), Gate()
@@ -131,48 +97,6 @@ def test_shutdown_gives_up_what_is_left() -> None:
     assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
 
 
-def test_judges_are_hidden_from_instrumentation_and_the_callers_span() -> None:
-    """Jobs run under suppression, and not in the span that was current at submission."""
-    evaluator = BackgroundEvaluator()
-    seen: list[object] = []
-
-    async def job() -> None:
-        seen.append(is_instrumentation_enabled())
-        seen.append(is_http_instrumentation_enabled())
-        seen.append(otel_context.get_value("suppress_instrumentation"))
-        seen.append(trace.get_current_span().get_span_context().is_valid)
-
-    span = trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))
-    with trace.use_span(span):
-        evaluator.submit(Call(job))
-    assert evaluator.flush(10)
-    assert seen == [False, False, True, False]
-    evaluator.shutdown(1)
-
-
-def test_cancelled_work_is_freed_while_all_threads_are_stuck() -> None:
-    """Calls that were cancelled hold nothing any more; those that were not keep their turn."""
-
-    class Held:
-        def call(self) -> None:
-            """Do nothing."""
-
-    executor, gate = Workers(1), threading.Event()
-    blocker = executor.submit(gate.wait, 10)
-    held = [Held() for _ in range(100)]
-    alive = weakref.WeakSet(held)
-    waiting = [executor.submit(one.call) for one in held]
-    last = executor.submit(len, "ab")
-    del held
-    assert all(future.cancel() for future in waiting)
-    gc.collect()
-    assert not alive
-    gate.set()
-    assert blocker.result(10)
-    assert last.result(10) == 2
-    executor.shutdown()
-
-
 def test_bytes_are_bounded() -> None:
     """Waiting jobs are bounded by their texts as well, also after their span has left."""
     evaluator, gate = BackgroundEvaluator(max_bytes=10), Gate()
@@ -184,9 +108,7 @@ def test_bytes_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, GeneratorExit, SystemExit, KeyboardInterrupt])
-def test_a_job_that_raises_disturbs_no_other(
-    error: type[BaseException], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_that_raises(error: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a judge throws, the job is given up, logged, and the thread goes on."""
     evaluator, gate = BackgroundEvaluator(), Gate()
     given_up: list[GivenUp] = []
@@ -204,66 +126,6 @@ def test_a_job_that_raises_disturbs_no_other(
     assert given_up == ["error"]
     assert f"failed in a job; the application is unaffected: {error.__name__} at" in caplog.text
     evaluator.shutdown(1)
-
-
-def test_a_job_cannot_wait_for_itself() -> None:
-    """A flush or shutdown from within a job comes back at once, and says that it is not done."""
-    evaluator = BackgroundEvaluator()
-    seen: list[object] = []
-
-    async def job() -> None:
-        seen.append(evaluator.is_current())
-        seen.append(evaluator.flush(60))
-        seen.append(evaluator.shutdown(60))
-
-    evaluator.submit(Call(job))
-    assert evaluator.flush(10)
-    assert seen == [True, False, False]
-
-
-@pytest.mark.slow
-def test_what_waits_behind_a_blocked_thread_is_given_up_too() -> None:
-    """A judge that blocks the event loop cannot be cancelled; the end of it all is not held up."""
-    evaluator, blocked, go_on = BackgroundEvaluator(), Future[None](), threading.Event()
-    given_up: list[GivenUp] = []
-    threads: list[threading.Thread] = []
-
-    async def job() -> None:
-        threads.append(threading.current_thread())
-        blocked.set_result(None)
-        go_on.wait(60)
-        await asyncio.sleep(0)
-
-    for work in (job, _nothing):
-        evaluator.submit(Call(work, given_up.append))
-    blocked.result(10)
-    assert not evaluator.shutdown(0.01)
-    assert given_up == ["shutdown"] * 2
-    go_on.set()
-    threads[0].join(10)
-    assert given_up == ["shutdown"] * 2, "told once"
-
-
-def test_the_newest_job_that_waits_runs_first() -> None:
-    """Old jobs are near their deadline; under overload the new ones are still in time."""
-    evaluator, gate, ran = BackgroundEvaluator(concurrency=1), Gate(), list[int]()
-    begun: list[Future[None]] = [Future() for _ in range(3)]
-
-    def job(number: int) -> Call:
-        async def work() -> None:
-            ran.append(number)
-
-        return Call(work, begin=lambda: begun[number].set_result(None))
-
-    evaluator.submit(Call(gate))
-    gate.begun.result(30)
-    for number in range(3):
-        evaluator.submit(job(number))
-        begun[number].result(30)
-    gate.opened.set_result(None)
-    assert evaluator.flush(30)
-    assert ran == [2, 1, 0]
-    evaluator.shutdown(10)
 
 
 def test_under_overload_a_late_job_is_given_up() -> None:
@@ -287,24 +149,6 @@ def test_under_overload_a_late_job_is_given_up() -> None:
     assert given_up.result(30) == "overload"
     assert evaluator.flush(30)
     assert done.done()
-    evaluator.shutdown(10)
-
-
-def test_a_burst_is_done_to_the_end() -> None:
-    """Jobs that need several rounds are all done."""
-    evaluator, gate, ran = BackgroundEvaluator(concurrency=2), Gate(), list[int]()
-
-    async def work() -> None:
-        ran.append(1)
-
-    for _ in range(2):
-        evaluator.submit(Call(gate))
-    for _ in range(8):
-        assert evaluator.submit(Call(work))
-    gate.begun.result(30)
-    gate.opened.set_result(None)
-    assert evaluator.flush(30)
-    assert len(ran) == 8
     evaluator.shutdown(10)
 
 

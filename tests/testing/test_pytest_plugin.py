@@ -77,9 +77,7 @@ def test_a_low_score_fails_and_is_reported(pytester: pytest.Pytester) -> None:
     assert told["rag_eval.judge"] == "lexical"
 
 
-def test_scores_survive_the_way_from_a_worker_of_xdist(
-    pytester: pytest.Pytester, pytestconfig: pytest.Config
-) -> None:
+def test_scores_survive_a_worker(pytester: pytest.Pytester, pytestconfig: pytest.Config) -> None:
     """The properties of a report come back from JSON, in which workers send reports."""
     pytester.makepyfile(test_it=TESTS)
     sent = pytester.inline_run(*PLUGIN, "-p", "no:randomly").getreports("pytest_runtest_logreport")
@@ -149,13 +147,33 @@ def offline() -> RagEval:
 
 
 def test_several_samples_are_asserted_by_their_mean() -> None:
-    """The message names the worst sample."""
+    """A sample, a mapping with usual other names, or a list of either."""
     evaluations = offline().assert_scores([GOOD, BAD], faithfulness=0.4)
     assert [evaluation.scores[0].value for evaluation in evaluations] == [1.0, 0.0]
-    with pytest.raises(
-        AssertionError, match=r"(?s)mean of faithfulness is 0.500.*sample 1: question"
-    ):
-        offline().assert_scores([GOOD, BAD], faithfulness=0.6)
+    row = {"user_input": "When?", "retrieved_contexts": ["It opens at 9."], "response": "At 9."}
+    for source in (row, [row]):
+        assert len(offline().assert_scores(source, context_relevance=0.0)) == 1
+
+
+def long_answer(sample: Sample) -> float:
+    return float(len(sample.answer) > 10)
+
+
+SILENT = Sample(question="When?", contexts=GOOD.contexts, answer="Hm.")
+
+
+@pytest.mark.parametrize(
+    ("source", "bounds", "told"),
+    [
+        ([GOOD, BAD], {"faithfulness": 0.6}, r"(?s)mean of faithfulness is 0.500.*sample 1: quest"),
+        (SILENT, {"faithfulness": 0.0}, r"faithfulness has no score \(no_claims\)"),
+        (BAD, {"metrics": [long_answer], "long_answer": 1}, r"long_answer is 0\.000, below 1"),
+    ],
+)
+def test_a_score_that_is_low_or_undefined_fails(source: Any, bounds: Any, told: str) -> None:
+    """The message names metric, bound and the worst sample; a function is a metric."""
+    with pytest.raises(AssertionError, match=told):
+        offline().assert_scores(source, **bounds)
 
 
 def test_low_scores_are_good_if_the_metric_says_so(pytester: pytest.Pytester) -> None:
@@ -193,22 +211,6 @@ def test_the_sentence_that_is_not_backed_is_named() -> None:
         RagEval(judge=judge, embedder=FakeEmbedder({})).assert_scores(turn, faithfulness=0.8)
 
 
-def test_a_mapping_is_a_sample() -> None:
-    """Its keys are the fields of a sample, or their usual other names."""
-    row = {"user_input": "When?", "retrieved_contexts": ["It opens at 9."], "response": "At 9."}
-    for source in (row, [row]):
-        assert len(offline().assert_scores(source, context_relevance=0.0)) == 1
-    with_reference = {**row, "reference": "It opens at 9."}
-    assert offline().assert_scores(with_reference, answer_exact_match=0)
-
-
-def test_a_score_that_is_undefined_is_no_pass() -> None:
-    """An empty answer has no faithfulness, which is no reason to pass."""
-    silent = Sample(question="When?", contexts=GOOD.contexts, answer="Hm.")
-    with pytest.raises(AssertionError, match=r"faithfulness has no score \(no_claims\)"):
-        offline().assert_scores(silent, faithfulness=0.0)
-
-
 def test_a_judge_that_fails_is_another_error() -> None:
     """An outage is not a bad answer."""
 
@@ -220,23 +222,12 @@ def test_a_judge_that_fails_is_another_error() -> None:
         RagEval(judge=judge, embedder=FakeEmbedder({})).assert_scores(GOOD, context_agreement=0.5)
 
 
-def long_answer(sample: Sample) -> float:
-    return float(len(sample.answer) > 10)
-
-
 def keeping(samples: list[Sample]) -> Callable[[Sample], float]:
     def keep(sample: Sample) -> float:
         samples.append(sample)
         return 1.0
 
     return keep
-
-
-def test_metrics_of_ones_own_are_asserted_by_name() -> None:
-    """A function is a metric."""
-    assert offline().assert_scores(GOOD, metrics=[long_answer], long_answer=1)
-    with pytest.raises(AssertionError, match=r"long_answer is 0\.000, below 1"):
-        offline().assert_scores(BAD, metrics=[long_answer], long_answer=1)
 
 
 NO_SAMPLE = "takes samples, mappings or an application"
@@ -350,9 +341,7 @@ def test_errors_of_the_application_are_its_own() -> None:
 
 
 @pytest.mark.parametrize("instrumented", ["no", "yes"])
-def test_spans_of_the_global_provider_are_read(
-    instrumented: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_global_provider_is_read(instrumented: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless another pipeline reads them already, which then scores and exports as before."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)

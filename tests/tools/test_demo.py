@@ -14,26 +14,29 @@ from otlp_receiver import OtlpReceiver
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import aevaluate
 from rag_eval_otel.judge.lexical import LexicalJudge
+from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.demo import TURNS, Turn, build_app, run_demo
 from rag_eval_otel.types import Evaluation, Passage, Sample
 
 
 @pytest.mark.slow
-def test_tree_shows_the_scores_on_the_root() -> None:
-    """The text shows each trace as a tree with four scores, and names the judge."""
+def test_failures_come_first_and_say_why() -> None:
+    """At most a screen: each turn with its label, failures with the reason and marked sentences."""
     written: list[str] = []
     assert run_demo({}, write=written.append) == 0
     text = "".join(written)
-    asked = re.findall(
-        r"^Q  (.+)\nA  .+\ntrace [0-9a-f]{32}\n.+ms  scored, (?:pass|fail)\b.*$", text, re.MULTILINE
-    )
-    assert asked == [turn.question for turn in TURNS]
-    assert text.count("│    faithfulness") == len(TURNS)
-    assert "ms  scored, fail, unsupported\n" in text
-    assert re.search(r"^│    not backed: \w", text, re.MULTILINE)
-    assert "└─ chat" in text
-    assert f"{len(TURNS)} turns ({len(TURNS)} scored)" in text
+    assert "\x1b[1;31m[Larkfield pays 400 euros" in text
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    asked = re.findall(r"^(pass|fail)  (.+)$", text, re.MULTILINE)
+    labels = [label for label, _ in asked]
+    assert labels == sorted(labels)
+    assert {question for _, question in asked} == {turn.question for turn in TURNS}
+    assert "unsupported: no context supports" in text
+    assert "no score: no_claims" in text
+    assert text.count("      faithfulness") == labels.count("fail")
+    assert f"{len(TURNS)} turns ({len(TURNS)} scored), {labels.count('pass')} pass\n" in text
     assert "no LLM judge" in text
+    assert text.count("\n") <= 40
 
 
 @pytest.mark.slow
@@ -71,6 +74,17 @@ def test_missing_scores_fail_the_demo() -> None:
     written: list[str] = []
     assert run_demo({"sample_rate": 0.0}, write=written.append) == 1
     assert f"{len(TURNS)} turns ({len(TURNS)} skipped)" in written[-1]
+
+
+@pytest.mark.slow
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command runs the demo; it refuses an unknown judge and names the right form."""
+    assert main(["demo", "--judge", "lexical"]) == 0
+    out = capsys.readouterr().out
+    assert all(f" {turn.question}\n" in out for turn in TURNS)
+    assert "\x1b" not in out
+    assert main(["demo", "--judge", "gpt"]) == 2
+    assert "openai/<model>" in capsys.readouterr().err
 
 
 GOOD = [turn for turn in TURNS if turn.defect == "none"]

@@ -31,26 +31,9 @@ from rag_eval_otel import (
     record_question,
     record_retrieval,
 )
+from rag_eval_otel import metrics as m
 from rag_eval_otel.drift import DriftOptions
 from rag_eval_otel.judge.local import LocalJudge
-from rag_eval_otel.metrics import (
-    METRICS,
-    AnswerCorrectness,
-    AnswerRelevancy,
-    Correctness,
-    CrossEncoderSimilarity,
-    Faithfulness,
-    FunctionMetric,
-    InstanceRubric,
-    LLMMetric,
-    MultiMethodRelevancy,
-    Rubric,
-    SemanticSimilarity,
-    StatementContextRelevance,
-    metric,
-    metric_names,
-    resolve_metrics,
-)
 from rag_eval_otel.metrics.base import Metric
 
 EXPORTING = BatchSpanProcessor(ConsoleSpanExporter())
@@ -75,8 +58,8 @@ async def evaluating_gives_scores(sample: Sample) -> None:
         sample,
         [
             "default",
-            AnswerRelevancy(strictness=5),
-            metric("context_relevance", judges=1, threshold=None),
+            m.AnswerRelevancy(strictness=5),
+            m.metric("context_relevance", judges=1, threshold=None),
         ],
         judge=OpenAIJudge("model", base_url="http://localhost/v1"),
         embedder=HashingEmbedder(),
@@ -96,8 +79,7 @@ def instrumenting_gives_a_handle(provider: TracerProvider) -> None:
     assert callback is not None
     handler: BaseCallbackHandler = RagEvalCallbackHandler(judge="lexical")
     assert handler is not None
-    wrapped = instrument(Config(), wrap=EXPORTING)
-    processor: SpanProcessor | None = wrapped.processor
+    processor: SpanProcessor | None = handle.processor
     assert processor is not None
     assert_type(handle.config, Config)
     assert_type(handle.stats.held, int)
@@ -113,37 +95,37 @@ def a_span_processor_is_one_of_the_sdk(provider: TracerProvider) -> None:
 def judges_and_embedders_may_be_those_of_langchain(
     model: BaseChatModel, embeddings: Embeddings
 ) -> None:
-    instrument(judge=model, embedder=embeddings, metrics=["default", Faithfulness()], drift=False)
+    instrument(judge=model, embedder=embeddings, metrics=["default", m.Faithfulness()], drift=False)
     Config(judge=OpenAIJudge("model"), embedder=HashingEmbedder(), metrics=("default",))
     Config.from_env({"RAG_EVAL_SPANS": "all"}, thresholds="thresholds.toml", redact=str.lower)
 
 
 def every_metric_is_one() -> None:
     metrics: list[Metric] = [
-        AnswerCorrectness(beta=2.0, weights=(0.5, 0.5)),
-        Correctness(rating="logprobs", threshold=3.5),
-        CrossEncoderSimilarity(score=lambda answer, reference: 1.0, activation="sigmoid"),
-        Faithfulness(
+        m.AnswerCorrectness(beta=2.0, weights=(0.5, 0.5)),
+        m.Correctness(rating="logprobs", threshold=3.5),
+        m.CrossEncoderSimilarity(score=lambda answer, reference: 1.0, activation="sigmoid"),
+        m.Faithfulness(
             examples=[{"inputs": {"answer": "No."}, "outputs": {"statements": []}}], name="taught"
         ),
-        InstanceRubric(inputs=("answer", "reference")),
-        LLMMetric(
+        m.InstanceRubric(inputs=("answer", "reference")),
+        m.LLMMetric(
             name="tone",
             instructions="How warm is the answer?",
             inputs=["answer", "house_style"],
             outputs={"warmth": [1, 2, 3], "why": str},
             value="warmth",
         ),
-        MultiMethodRelevancy(weights={"direct": 1}),
-        metric("ndcg", k=10, gain="exponential"),
-        Rubric(levels={0: "Wrong.", 0.5: "Half right.", 1: "Right."}),
-        SemanticSimilarity(mode="euclidean", threshold=None),
-        StatementContextRelevance(rule="proportion"),
+        m.MultiMethodRelevancy(weights={"direct": 1}),
+        m.metric("ndcg", k=10, gain="exponential"),
+        m.Rubric(levels={0: "Wrong.", 0.5: "Half right.", 1: "Right."}),
+        m.SemanticSimilarity(mode="euclidean", threshold=None),
+        m.StatementContextRelevance(rule="proportion"),
     ]
-    assert_type(resolve_metrics(["online", *metrics]), tuple[Metric, ...])
-    assert_type(resolve_metrics("faithfulness"), tuple[Metric, ...])
-    assert_type(metric_names(), tuple[str, ...])
-    assert_type(METRICS["faithfulness"](), Metric)
+    assert_type(m.resolve_metrics(["online", *metrics]), tuple[Metric, ...])
+    assert_type(m.resolve_metrics("faithfulness"), tuple[Metric, ...])
+    assert_type(m.metric_names(), tuple[str, ...])
+    assert_type(m.METRICS["faithfulness"](), Metric)
 
 
 def a_sample_may_have_more() -> None:
@@ -173,7 +155,7 @@ def instrument_refuses_unknown_options_and_wrong_types() -> None:
     instrument(embedder=LexicalJudge())  # type: ignore[arg-type]
     instrument(judge=HashingEmbedder())  # type: ignore[arg-type]
     instrument(metrics=[42])  # type: ignore[list-item]
-    instrument(metrics=[Faithfulness(), "answer_relevancy"])
+    instrument(metrics=[m.Faithfulness(), "answer_relevancy"])
     instrument(drift="maybe")  # type: ignore[arg-type]
     instrument(drift=DriftOptions())
     instrument(drift=LexicalJudge())  # type: ignore[arg-type]
@@ -190,7 +172,6 @@ def instrument_refuses_unknown_options_and_wrong_types() -> None:
     instrument(redis=6379)  # type: ignore[arg-type]
     instrument(thresholds={"faithfulness": "high"})  # type: ignore[dict-item]
     instrument(thresholds={"faithfulness": 0.8})
-    instrument(wrap=ConsoleSpanExporter())  # type: ignore[arg-type]
     instrument(sinks=[LexicalJudge()])  # type: ignore[list-item]
 
 
@@ -218,26 +199,26 @@ def config_refuses_them() -> None:
 
 
 def a_value_outside_its_choices() -> None:
-    Faithfulness(form="shrt")  # type: ignore[arg-type]
-    StatementContextRelevance(rule="proportional")  # type: ignore[arg-type]
-    Correctness(rating="float")  # type: ignore[arg-type]
-    SemanticSimilarity(mode="manhattan")  # type: ignore[arg-type]
+    m.Faithfulness(form="shrt")  # type: ignore[arg-type]
+    m.StatementContextRelevance(rule="proportional")  # type: ignore[arg-type]
+    m.Correctness(rating="float")  # type: ignore[arg-type]
+    m.SemanticSimilarity(mode="manhattan")  # type: ignore[arg-type]
 
 
 def a_value_of_the_wrong_type() -> None:
-    AnswerRelevancy(strictness="3")  # type: ignore[arg-type]
-    Faithfulness(threshold="high")  # type: ignore[arg-type]
-    MultiMethodRelevancy(weights={"direct": "all"})  # type: ignore[dict-item]
-    Rubric(levels={0: 1})  # type: ignore[dict-item]
-    LLMMetric(name="tone", instructions="Warm?", bounds=(0, 1, 2))  # type: ignore[arg-type]
-    FunctionMetric(function=len)  # type: ignore[arg-type]
-    resolve_metrics([5])  # type: ignore[list-item]
+    m.AnswerRelevancy(strictness="3")  # type: ignore[arg-type]
+    m.Faithfulness(threshold="high")  # type: ignore[arg-type]
+    m.MultiMethodRelevancy(weights={"direct": "all"})  # type: ignore[dict-item]
+    m.Rubric(levels={0: 1})  # type: ignore[dict-item]
+    m.LLMMetric(name="tone", instructions="Warm?", bounds=(0, 1, 2))  # type: ignore[arg-type]
+    m.FunctionMetric(function=len)  # type: ignore[arg-type]
+    m.resolve_metrics([5])  # type: ignore[list-item]
 
 
 def an_unknown_or_missing_option() -> None:
-    Faithfulness(fom="short")  # type: ignore[call-arg]
-    LLMMetric(name="tone")  # type: ignore[call-arg]
-    Faithfulness("full")  # type: ignore[call-arg]
+    m.Faithfulness(fom="short")  # type: ignore[call-arg]
+    m.LLMMetric(name="tone")  # type: ignore[call-arg]
+    m.Faithfulness("full")  # type: ignore[call-arg]
     OpenAIJudge("model", api_kye="key")  # type: ignore[call-arg]
     LocalJudge("model", batch=8)  # type: ignore[call-arg]
     HashingEmbedder(dimension=8)  # type: ignore[call-arg]

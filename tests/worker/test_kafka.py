@@ -257,19 +257,6 @@ async def test_a_full_worker_reads_no_more_until_half_is_done() -> None:
     assert reading.turns == {"scored": 300}
 
 
-async def test_workers_divide_the_budget_by_their_partitions() -> None:
-    """Of 8 turns a day, a worker with two of four partitions scores four, and with one two."""
-    async with reading_with(budget="8 turns/day, 1000 requests/day") as reading:
-        reading.may_send()
-        reading.put(*(content(*turn(number)) for number in range(1, 11)))
-        await until(lambda: reading.consumer.committed == {0: 10})
-        scorer = reading.source.engine.scorer
-        assert scorer.admission.share == 0.5
-        reading.consumer.change("revoke", 1)
-        await until(lambda: scorer.admission.share == 0.25)
-    assert reading.turns == {"scored": 4, "skipped budget": 6}
-
-
 @pytest.mark.parametrize("is_fatal", [False, True])
 async def test_an_error_of_the_client_is_logged_and_ends_only_if_fatal(
     caplog: pytest.LogCaptureFixture, *, is_fatal: bool

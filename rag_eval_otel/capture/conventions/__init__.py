@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
+from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import (
     agents,
     genai,
@@ -20,7 +21,7 @@ from rag_eval_otel.capture.conventions import (
     vectordb,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import Span, metadata_in, word
+from rag_eval_otel.capture.span import Span, metadata_in
 from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text, new_step
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
@@ -62,7 +63,6 @@ UNMARKED_SCOPES: Final = frozenset[str]().union(
 LOG_EVENTS: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.log_events)
 _NAME_PREFIXES: Final = tuple(c.name_prefix for c in CONVENTIONS if c.name_prefix)
 _METADATA_PREFIXES: Final = tuple(prefix for c in CONVENTIONS for prefix in c.metadata_prefixes)
-_LATE_MARKS: Final = frozenset[str]().union(*(c.marks for c in CONVENTIONS if c.exports_late))
 _OUTPUTS: Final = tuple(dict.fromkeys(c.output for c in CONVENTIONS if c.output))
 _IS_INSTRUMENTATION: Final = re.compile(
     "|".join(f"(?:{c.instrumentations})" for c in CONVENTIONS if c.instrumentations)
@@ -80,6 +80,8 @@ def _convention(view: Span) -> tuple[Convention | None, Kind | None]:
 def _candidates(view: Span) -> tuple[Convention, ...]:
     """Return the conventions that may read the span ``view``. Most spans have none."""
     marks = MARKS.intersection(view.attributes)
+    if view.scope == semconv.JUDGE_SCOPE:
+        return ()
     if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
         return _readers(view.scope, marks)
     return ()
@@ -111,13 +113,7 @@ def is_instrumentation(scope: str) -> bool:
 
 def is_exported_late(view: Span) -> bool:
     """Return True if child spans of ``view`` may be exported long after the end of ``view``."""
-    return not _LATE_MARKS.isdisjoint(view.attributes)
-
-
-def tool_name(view: Span) -> str:
-    convention, _ = _convention(view)
-    names = [word(view, key) for key in convention.tool_names] if convention is not None else []
-    return next((name for name in names if name is not None), view.name)
+    return platforms.LATE in view.attributes
 
 
 def output_on(view: Span) -> str:
@@ -156,8 +152,8 @@ def read(view: Span, *, most: int = MAX_TEXT_CHARS) -> Step:
     """Read the span ``view`` into a `Step` with texts of at most ``most`` characters."""
     span = view.plain(most)
     convention, kind = _convention(span)
-    if convention is None or kind is None:
-        step = new_step(span, "other", flat=True)
+    if convention is None or kind in {None, "aside"}:
+        step = new_step(span, kind or "other", flat=True)
     else:
         step = convention.to_step(span, kind)
     if recorded_on(span):

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions import genai, openinference
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import passages_in, passages_in_text
@@ -130,9 +129,6 @@ OF_OPENINFERENCE: Final[tuple[Convention, ...]] = (
     _of_openinference(
         name="autogen",
         kind=lambda span: "other" if span.scope == _AUTOGEN_CORE else openinference.kind(span),
-        to_step=lambda span, of: (build.new_step if of == "other" else openinference.to_step)(
-            span, of
-        ),
         marks=openinference.CONVENTION.marks | {"gen_ai.operation.name"},
         scopes=frozenset({"openinference.instrumentation.autogen_agentchat", _AUTOGEN_CORE}),
         content=(r"llm\.input_messages\.\d+\.function\.\d+",),

@@ -31,9 +31,7 @@ class Convention:
     holds_documents: Callable[[Span], bool] | None = None  # for other spans than retrievals
     flat: frozenset[Kind] = frozenset()  # kinds that may contain unrelated questions
     output: str = ""  # the attribute with the output of a call, which may contain documents
-    tool_names: tuple[str, ...] = ()  # attributes with a tool's name, before the span's name
     instrumentations: str = ""  # a pattern of scopes whose spans may get ``marks`` at their end
-    exports_late: bool = False  # whether child spans may come long after the end of their parent
     metadata_prefixes: tuple[str, ...] = ()  # of attributes with the application's metadata
 
     def __post_init__(self) -> None:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.span import LogView, Span, value, word
+from rag_eval_otel.capture.span import Copier, LogView, Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, plain, read
+from rag_eval_otel.capture.values import CUT, HIDDEN, Lost, at, messages_in, plain, read, texts_of
 
 _KINDS: Mapping[str, Kind] = {
     "chat": "llm",
     "embedding": "embedding",  # Spring AI
     "embeddings": "embedding",
+    "evaluation": "aside",
     "execute_tool": "tool",
     "framework": "agent",  # Spring AI's chat clients and their advisors
     "generate_content": "llm",
     "invoke_agent": "agent",
     "invoke_workflow": "chain",
+    "plan": "plan",
     "rerank": "reranker",
     "retrieval": "retriever",
     "search_memory": "retriever",
@@ -33,6 +36,9 @@ _OF_TOOLS: Mapping[str, str] = {  # events on tool spans, and attributes with th
     "gen_ai.choice": "gen_ai.tool.call.result",
     "gen_ai.tool.message": "gen_ai.tool.call.arguments",
 }
+_RESULT = re.compile(  # how a message that has the result of a tool looks in JSON
+    r'tool_call_response"|"role": ?"tool"|"(generic_)?type": ?"[^"]*search'
+)
 _FLAT: frozenset[Kind] = frozenset({"chain"})  # a workflow may answer several questions
 _VARIABLE = "gen_ai.prompt.variable."
 
@@ -42,26 +48,27 @@ def kind(view: Span) -> Kind | None:
     operation = word(view, "gen_ai.operation.name")
     if operation is None or operation in {"create_agent", "fetch_response"}:
         return None
-    is_of_memory = operation.endswith(("_memory", "_memory_store"))
-    return _KINDS.get(operation) or (None if is_of_memory else "chain")
+    writes = operation.endswith(("_memory", "_memory_store"))  # what a user said before
+    return _KINDS.get(operation) or ("aside" if writes else "chain")
 
 
 def holds_documents(view: Span) -> bool:
-    prompts = [view.attributes.get(_MESSAGES)]
+    shown = [view.attributes]
     if kind(view) == "llm":
         events = [*((log.event, log.attributes) for log in view.logs), *view.events]
         if any(event == "gen_ai.tool.message" for event, _ in events):
             return True
-        prompts += [texts.get(_MESSAGES) for event, texts in events if event == _DETAILS]
-    return any(map(_has_tool_message, prompts))
+        shown += [texts for event, texts in events if event == _DETAILS]
+    return any(_has_result(texts.get(name)) for texts in shown for name in (_MESSAGES, _REPLY))
 
 
-def _has_tool_message(messages: object) -> bool:
+def _has_result(messages: object) -> bool:
     if isinstance(messages, str):
-        marks = ('"tool_call_response"', '"role": "tool"', '"role":"tool"')
-        return any(mark in messages for mark in marks)
-    items = messages if isinstance(messages, Sequence) else ()
-    return any(isinstance(item, Mapping) and item.get("role") == "tool" for item in items)
+        return _RESULT.search(messages) is not None
+    return any(
+        one["role"] == "tool" or "hosted" in one
+        for one in messages_in(plain(Copier().value(messages)))
+    )
 
 
 def to_step(view: Span, of: Kind) -> Step:
@@ -69,7 +76,9 @@ def to_step(view: Span, of: Kind) -> Step:
     if of in RETRIEVALS:
         inputs = value(view, "gen_ai.retrieval.query.text", "gen_ai.memory.query.text")
         documents = value(view, "gen_ai.retrieval.documents", "gen_ai.memory.records")
-        return build.retrieval(view, inputs=inputs, documents=documents, kind=of)
+        step = build.retrieval(view, inputs=inputs, documents=documents, kind=of)
+        is_memory = word(view, "gen_ai.operation.name") == "search_memory"
+        return replace(step, contexts_source="memory") if is_memory else step
     if of == "llm":
         return _llm(view)
     if of == "tool":
@@ -84,6 +93,11 @@ def to_step(view: Span, of: Kind) -> Step:
         return build.chain(view, of, inputs=value(view, _MESSAGES), outputs=None)
     inputs = value(view, _MESSAGES, "pydantic_ai.all_messages")
     outputs = value(view, _REPLY, "final_result")
+    if (
+        sum(one["role"] == "assistant" and bool(one.get("content")) for one in messages_in(outputs))
+        > 1
+    ):
+        outputs = None  # alternatives or steps: the model's call says which is the answer
     if inputs is None and outputs is None and view.logs:
         inputs, outputs = _of_events(view)
     is_known = word(view, "gen_ai.operation.name") in _KINDS
@@ -94,10 +108,11 @@ def to_step(view: Span, of: Kind) -> Step:
 
 def _llm(view: Span) -> Step:
     messages, reply = messages_of(view)
+    if isinstance(reply, list) and all(at(one, "role") == "assistant" for one in reply):
+        reply = reply[:1]  # of alternatives, an application takes the first
     variables = {
         key.removeprefix(_VARIABLE): text
-        for attributes in (view.attributes, *(log.attributes for log in view.logs))
-        for key, text in attributes.items()
+        for key, text in view.attributes.items()
         if key.startswith(_VARIABLE) and isinstance(text, str)
     }
     call = build.llm(
@@ -115,24 +130,19 @@ def _llm(view: Span) -> Step:
 
 def with_events(view: Span) -> Span:
     """Return ``view`` with its GenAI events, except scores, as attributes and log records."""
-    events = [
-        (name, texts)
-        for name, texts in view.events
-        if name.startswith("gen_ai.") and name != semconv.EVALUATION_EVENT
-    ]
-    if not events:
-        return view
-    details = [texts for name, texts in events if name == _DETAILS]
-    texts = {name: text for each in details for name, text in each.items()}
+    events = [pair for pair in view.events if pair[0].startswith("gen_ai.")]
+    events = [(name, texts) for name, texts in events if name != semconv.EVALUATION_EVENT]
     logs = [LogView(event=name, body=_body(view, t)) for name, t in events if name != _DETAILS]
+    texts: dict[str, Any] = {}
+    for name, values in (*events, *((log.event, log.attributes) for log in view.logs)):
+        texts |= values if name == _DETAILS else {}
     for log in logs if kind(view) == "tool" else ():
         if log.event in _OF_TOOLS:
             body = log.body
             text = body if body is CUT else body.get("content", body.get("message"))
             texts[_OF_TOOLS[log.event]] = text
-    return replace(
-        view, attributes={**texts, **view.attributes}, events=(), logs=[*view.logs, *logs]
-    )
+    logs = [*(log for log in view.logs if log.event != _DETAILS), *logs]
+    return replace(view, attributes={**texts, **view.attributes}, events=(), logs=logs)
 
 
 def _body(view: Span, attributes: Mapping[str, Any]) -> Any:
@@ -143,27 +153,13 @@ def _body(view: Span, attributes: Mapping[str, Any]) -> Any:
 
 def messages_of(view: Span) -> tuple[Any, Any]:
     if _MESSAGES not in view.attributes and view.logs:
-        details = (log.attributes for log in view.logs if log.event == _DETAILS)
-        attributes = next(details, None)
-        if attributes is None:
-            return _of_events(view)
-        return _of_attributes(attributes, view.value_limit)
-    messages, reply = _of_attributes(view.attributes, view.value_limit)
-    if view.dropped and reply is None:
-        return value(view, _MESSAGES), value(view, _REPLY)
-    return messages, reply
-
-
-def _of_attributes(attributes: Mapping[str, Any], limit: int | None) -> tuple[Any, Any]:
-    messages, instructions, reply = (
-        read(attributes.get(name), limit=limit)
-        for name in (_MESSAGES, "gen_ai.system_instructions", _REPLY)
-    )
-    if isinstance(messages, list) and instructions:
-        parts = instructions if isinstance(instructions, list) else []
-        text = "".join(str(at(part, "content") or "") for part in parts)
-        system = instructions if isinstance(instructions, str) else text
-        messages = [{"role": "system", "content": system}, *messages]
+        return _of_events(view)
+    messages, reply = value(view, _MESSAGES), value(view, _REPLY)
+    system = read(view.attributes.get("gen_ai.system_instructions"), limit=view.value_limit)
+    if isinstance(messages, list) and system:
+        parts = system if isinstance(system, list) else []
+        text = system if isinstance(system, str) else "".join(texts_of(parts))
+        messages = [{"role": "system", "content": text}, *messages]
     return messages, reply
 
 
@@ -196,7 +192,8 @@ CONVENTION: Final = Convention(
         r"gen_ai\.(input|output)\.messages",
         r"gen_ai\.system_instructions",
         r"gen_ai\.(retrieval|memory)\.(query\.text|documents|records)",
-        r"gen_ai\.tool\.call\.(arguments|result)",
+        r"gen_ai\.evaluation\.explanation",
+        r"gen_ai\.tool\.(call\.(arguments|result)|definitions|description)",
         r"gen_ai\.prompt\.(variable\..+|template)",
         r"tool_arguments|tool_response|final_result|(pydantic_ai\.)?all_messages(_events)?",
     ),
@@ -209,6 +206,5 @@ CONVENTION: Final = Convention(
     log_events=("gen_ai.",),
     holds_documents=holds_documents,
     flat=_FLAT,
-    tool_names=("gen_ai.tool.name",),
     instrumentations=r"pydantic|opentelemetry\.(util\.genai|instrumentation\.(genai|openai|ag2))",
 )

@@ -151,7 +151,6 @@ CONVENTION: Final = Convention(
         r"haystack\.agent\.step\.(llm|tool)\.(input|output)",
         r"haystack\.pipeline\.(input|output)_data",
     ),
-    tool_names=("haystack.tool.name",),
     instrumentations="haystack",
 )
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from rag_eval_otel import semconv
 from rag_eval_otel.capture import step as build
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.documents import documents_in, ids_in, window_of
+from rag_eval_otel.capture.documents import documents_in, ids_in, passage_of, window_of
 from rag_eval_otel.capture.span import Span, value, word
-from rag_eval_otel.capture.step import Kind, Step
+from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
 from rag_eval_otel.capture.values import (
     CUT,
     HIDDEN,
@@ -33,14 +33,25 @@ if TYPE_CHECKING:
 
     Attributes = dict[str, AttributeValue | None]
 
-KINDS: Mapping[str, Kind] = {kind.upper(): kind for kind in get_args(Kind) if kind != "other"}
+KINDS: Mapping[str, Kind] = {
+    **{kind.upper(): kind for kind in get_args(Kind) if kind != "other"},
+    **dict.fromkeys(("EVALUATOR", "GUARDRAIL"), "aside"),
+    "DECISION": "plan",
+}
 SPAN_KIND: Final = "openinference.span.kind"
 DSPY: Final = "openinference.instrumentation.dspy"
+_SCORES: Final = frozenset(
+    f"{scope}{term}s.0.{term}.name"
+    for scope in ("", "trace.", "session.")
+    for term in ("annotation", "evaluation")
+)
 _ROLE, _TOOLS = ".message.role", ("tool", "function")
 
 
 def kind(view: Span) -> Kind | None:
     """Return the kind of call; None for our own spans, which have GenAI attributes, too."""
+    if view.links and not _SCORES.isdisjoint(view.attributes):
+        return "aside"  # it carries scores of the linked span
     name = word(view, SPAN_KIND)
     if name is None or view.scope == semconv.SCOPE:
         return None
@@ -57,24 +68,19 @@ def holds_documents(view: Span) -> bool:
 
 def to_step(view: Span, of: Kind) -> Step:
     inputs, outputs = value(view, "input.value"), value(view, "output.value")
-    if of == "retriever":
-        items = [item for _, item in numbered(view.attributes, "retrieval.documents")]
+    if of in RETRIEVALS:
+        prefix = "retrieval.documents" if of == "retriever" else "reranker.output_documents"
+        items = list(numbered(view.attributes, prefix))
         windows: dict[str, str] = {}
-        for item in items:  # the longer texts that LlamaIndex keeps in the metadata of documents
+        for _, item in items:  # the longer texts that LlamaIndex keeps in the metadata of documents
             windows |= window_of(item.get("document.content"), item.get("document.metadata"))
         return build.retrieval(
             view,
-            inputs=inputs,
-            documents=_documents(view, outputs),
-            count=len(items) or None,
-            windows=windows,
-        )
-    if of == "reranker":
-        return build.retrieval(
-            view,
             inputs=value(view, "reranker.query", "input.value"),
-            documents=_documents(view, outputs, prefix="reranker.output_documents"),
-            kind="reranker",
+            documents=_documents(view, outputs, items),
+            kind=of,
+            count=items[-1][0] + 1 if items else None,  # of the others, nothing was recorded
+            windows=windows,
             kept_ids=tuple(ids_in(outputs)),
         )
     if of == "llm":
@@ -94,8 +100,7 @@ def to_step(view: Span, of: Kind) -> Step:
     return build.chain(view, of, inputs=inputs, outputs=outputs)
 
 
-def _documents(view: Span, outputs: Any, prefix: str = "retrieval.documents") -> Any:
-    items = list(numbered(view.attributes, prefix))
+def _documents(view: Span, outputs: Any, items: Sequence[tuple[int, dict[str, Any]]]) -> Any:
     with_text = [item for _, item in items if "document.content" in item]
     if view.dropped and (has_gaps(number for number, _ in items) or not items):
         return CUT
@@ -103,21 +108,17 @@ def _documents(view: Span, outputs: Any, prefix: str = "retrieval.documents") ->
         return outputs
     if any(read(item["document.content"], limit=view.value_limit) is CUT for item in with_text):
         return CUT
-    return tuple(
-        Passage(
-            text=str(item["document.content"] or ""),
-            id=None if item.get("document.id") is None else str(item["document.id"]),
-            score=s if isinstance(s := item.get("document.score"), float) else None,
-        )
-        for item in with_text
-    )
+    found = ({k.removeprefix("document."): v for k, v in item.items()} for item in with_text)
+    return tuple(passage for passage in map(passage_of, found) if passage is not None)
 
 
 def _llm(view: Span, outputs: Any) -> Step:
-    messages, reply = _messages(view, "llm.input_messages"), _messages(view, "llm.output_messages")
+    messages = messages_at(view, "llm.input_messages")
+    reply = messages_at(view, "llm.output_messages") or messages_at(view, "llm.choices")
     prompts = view.attributes.get("llm.prompts")
     if messages is None:
-        messages = list(prompts) if prompts else None
+        messages = messages_at(view, "llm.prompts") or (list(prompts) if prompts else None)
+        messages = messages[:1] if isinstance(messages, list) else messages  # the first of a batch
         messages = HIDDEN if value(view, "input.value") is HIDDEN else messages
     documents: tuple[Passage, ...] = ()
     if isinstance(reply, list):
@@ -139,7 +140,8 @@ def _llm(view: Span, outputs: Any) -> Step:
     if view.scope == DSPY or (call.output or "").startswith("[[ ## "):
         call = _named_fields(call)
     if documents:
-        call = replace(call, documents=documents, recorded=frozenset({"documents"}))
+        parts: Mapping[str, Any] = {"documents": documents, **build.HOSTED}
+        call = replace(call, **parts)
     return call
 
 
@@ -170,13 +172,13 @@ def _streamed(outputs: Any) -> Any:
     return {**said, "role": "assistant", "tool_calls": calls}
 
 
-def _messages(view: Span, prefix: str) -> Any:
+def messages_at(view: Span, prefix: str) -> Any:
     """Return the chat messages on ``view``; None without any; `CUT` if one was dropped or cut."""
     items = list(numbered(view.attributes, prefix))
     if not items:
         return None
-    messages = [_message(item) for _, item in items]
-    if view.dropped and (has_gaps(n for n, _ in items) or "content" not in messages[0]):
+    messages = [_message({_INNER.sub("", k): v for k, v in item.items()}) for _, item in items]
+    if has_gaps(n for n, _ in items) or (view.dropped and "content" not in messages[0]):
         return CUT
     if any(read(m["content"], limit=view.value_limit) is CUT for m in messages if "content" in m):
         return CUT
@@ -189,26 +191,27 @@ def _messages(view: Span, prefix: str) -> Any:
     return messages
 
 
+_INNER = re.compile(r"\b(message|message_content|tool_call|function)\.")
+_TEXTS = ("content", "completion.text", "prompt.text")  # one of them
+
+
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+    calls = [call for _, call in numbered(item, "tool_calls")]
+    parts = [part for _, part in numbered(item, "contents")]
+    named = (call for call in (*calls, *parts) if "name" in call)
     message: dict[str, Any] = {
-        "role": role_named(item.get("message.role")) or item.get("message.role", "system"),
-        "tool_calls": any(key.startswith("message.tool_calls.") for key in item),
+        "role": item.get("role", "user" if "prompt.text" in item else "system"),
+        "called": {str(call.get("id")): str(call["name"]) for call in named},
     }
-    blocks = [
-        {key.removeprefix("message_content."): part for key, part in block.items()}
-        for _, block in numbered(item, "message.contents")
-    ]
-    if "message.content" in item or blocks:
-        message["content"] = str(item.get("message.content") or "".join(texts_of(blocks)))
-    elif message["tool_calls"]:
-        message["content"] = ""
-    calls = numbered(item, "message.tool_calls") if message["tool_calls"] else ()
-    message["called"] = {
-        str(call.get("tool_call.id")): str(call.get("tool_call.function.name", ""))
-        for _, call in calls
-    }
+    message["role"] = role_named(message["role"]) or message["role"]
+    message["tool_calls"] = bool(calls or message["called"])
+    if parts or calls or any(name in item for name in _TEXTS):
+        whole = next((item[name] for name in _TEXTS if item.get(name)), parts)
+        blocks = read(whole) if message["role"] != "tool" else whole
+        told = "".join(texts_of(blocks)) if isinstance(blocks, list) else whole
+        message["content"] = told if isinstance(told, str) else str(told)
     if message["role"] == "tool":
-        known = {"id": item.get("message.tool_call_id"), "name": item.get("message.name")}
+        known = {"id": item.get("tool_call_id"), "name": item.get("name")}
         message["results"] = [{**known, "text": message.get("content")}]
     return message
 
@@ -217,22 +220,23 @@ CONVENTION: Final = Convention(
     name="openinference",
     kind=kind,
     to_step=to_step,
-    marks=frozenset({SPAN_KIND}),
+    marks=frozenset({SPAN_KIND, *_SCORES}),
     content=(
-        r"(input|output)\.(value|audio\..+)",
+        r"(input|output)\.(value|(audio|images?|videos?)\..+)",
         r"llm\.(input|output)_messages\.\d+\.message\.content",
         r"llm\.(input|output)_messages\.\d+\.message\.contents\.\d+\.message_content\.(?!type$).+",
         r"llm\.(input|output)_messages\.\d+\.message\..*arguments(_json)?",
         r"llm\.(prompts|completions|choices)(\..+)?",
-        r"llm\.prompt_template\.(template|variables)",
+        r"llm\.(prompt_template\.(template|variables)|function_call|invocation_parameters)",
+        r"llm\.tools\..+|decision\..+",
         r"retrieval\.documents\.\d+\.document\.(content|metadata)",
         r"reranker\.(query|(input|output)_documents\.\d+\.document\.(content|metadata))",
-        r"tool\.parameters",
+        r"tool\.(parameters|description|json_schema)",
+        r"((trace|session)\.)?(annotations|evaluations)\.\d+\.\w+\.(explanation|metadata)",
         r"embedding\.((text|vector)|embeddings\.\d+\.embedding\.(text|vector))",
     ),
     holds_documents=holds_documents,
     output="output.value",
-    tool_names=("tool.name",),
     instrumentations=r"openinference\.",
 )
 
@@ -242,16 +246,20 @@ def described(
     *,
     name: str = "",
     model: str | None = None,
-    provider: object = None,
+    provider: str | None = None,
+    system: str | None = None,
+    finish: str | None = None,
+    call_id: str | None = None,
     tokens: tuple[int, int] | None = None,
 ) -> Attributes:
     """Return the OpenInference attributes of a LangChain call, except its texts."""
     attributes: Attributes = {SPAN_KIND: "CHAIN" if of == "other" else of.upper()}
     if of == "tool":
-        attributes["tool.name"] = name
+        attributes["tool.name"], attributes["tool.id"] = name, call_id
     if of == "llm":
         attributes["llm.model_name"] = model
-        attributes["llm.provider"] = None if provider is None else str(provider)
+        attributes["llm.provider"], attributes["llm.system"] = provider, system
+        attributes["llm.finish_reason"] = finish
     if of == "llm" and tokens is not None:
         attributes["llm.token_count.prompt"], attributes["llm.token_count.completion"] = tokens
         attributes["llm.token_count.total"] = sum(tokens)

@@ -51,7 +51,8 @@ def _platform(
     return Convention(name=name, kind=kind, to_step=to_step, marks=marks, output=output, **more)
 
 
-_SAME: Final[Mapping[str, Kind]] = {kind: kind for kind in openinference.KINDS.values()}
+LATE: Final = "langsmith.span.kind"  # on spans that are exported long after their end
+_SAME: Final[Mapping[str, Kind]] = {n.lower(): kind for n, kind in openinference.KINDS.items()}
 
 CONVENTIONS: Final = (
     _platform(
@@ -67,13 +68,12 @@ CONVENTIONS: Final = (
     ),
     _platform(
         "langsmith",
-        mark="langsmith.span.kind",
+        mark=LATE,
         kinds=_SAME,
         inputs="gen_ai.prompt",
         outputs="gen_ai.completion",
         content=(r"gen_ai\.(prompt|completion)",),
         instrumentations="langsmith",
-        exports_late=True,
         metadata_prefixes=("langsmith.metadata.",),
     ),
     _platform(
@@ -97,6 +97,5 @@ CONVENTIONS: Final = (
             r"ai\.(prompt|prompt\.messages|values?|documents|embeddings?|ranking)",
             r"ai\.(response\.(text|object|reasoning|toolCalls|files)|toolCall\.(args|result))",
         ),
-        tool_names=("ai.toolCall.name",),
     ),
 )

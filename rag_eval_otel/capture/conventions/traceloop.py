@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rag_eval_otel.capture import step as build
-from rag_eval_otel.capture.conventions import genai
+from rag_eval_otel.capture.conventions import genai, openinference
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.conventions.haystack import answer_of_components, query_of
 from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import CUT, JSON, has_gaps, numbered, read
+from rag_eval_otel.capture.values import JSON
 
 _OPERATIONS: Mapping[str, Kind] = {
     "chat": "llm",
@@ -81,9 +81,11 @@ def _inner(data: Any, *keys: str) -> Any:
 
 
 def _llm(view: Span) -> Step:
-    messages, reply = genai.messages_of(view)
+    messages, reply = genai.messages_of(genai.with_events(view))
     if messages is None and reply is None:
-        messages, reply = _numbered(view)
+        messages = openinference.messages_at(view, "gen_ai.prompt")
+        if view.scope != _HAYSTACK:  # this instrumentation writes a dict key instead of the reply
+            reply = openinference.messages_at(view, "gen_ai.completion")
     if messages is None and reply is None and view.scope != _HAYSTACK:
         messages = value(view, "traceloop.entity.input", opening=JSON)
         reply = value(view, "traceloop.entity.output", opening=JSON)
@@ -94,39 +96,6 @@ def _llm(view: Span) -> Step:
         response_id=view.attributes.get("gen_ai.response.id"),
         finish=view.attributes.get("gen_ai.response.finish_reasons"),
     )
-
-
-def _numbered(view: Span) -> tuple[Any, Any]:
-    shown = list(numbered(view.attributes, "gen_ai.prompt"))
-    reply = [item for _, item in numbered(view.attributes, "gen_ai.completion")]
-    messages: Any = [_message(item, view.value_limit) for _, item in shown]
-    if CUT in messages or (view.dropped and has_gaps(number for number, _ in shown)):
-        messages = CUT
-    if view.scope == _HAYSTACK:  # this instrumentation writes a dict key instead of the reply
-        return messages or None, None
-    spoken = read(reply[0].get("content"), limit=view.value_limit) if reply else None
-    calls = any(key.startswith("tool_calls") for item in reply for key in item)
-    if calls and spoken is not CUT:
-        spoken = {"role": "assistant", "content": spoken or "", "tool_calls": True}
-    return messages or None, spoken
-
-
-def _message(item: Mapping[str, Any], limit: int | None) -> Any:
-    content = item.get("content")
-    text = read(content, limit=limit)
-    if text is CUT:
-        return CUT
-    if isinstance(text, list):
-        content = "".join(str(p.get("text") or "") for p in text if isinstance(p, Mapping))
-    calls = [call for _, call in numbered(item, "tool_calls")]
-    message: dict[str, Any] = {
-        "role": item.get("role", "system"),
-        "content": str(content or ""),
-        "called": {str(call.get("id")): str(call.get("name", "")) for call in calls},
-    }
-    if message["role"] == "tool":
-        message["results"] = [{"id": item.get("tool_call_id"), "text": message["content"]}]
-    return message
 
 
 CONVENTION: Final = Convention(
@@ -141,7 +110,6 @@ CONVENTION: Final = Convention(
         r"tool\.(arguments|input|output|result)",
     ),
     output="traceloop.entity.output",
-    tool_names=("tool.name", "gen_ai.tool.name", "traceloop.entity.name"),
     instrumentations=(
         r"traceloop|opentelemetry\.instrumentation\.(agno|anthropic|bedrock|chromadb|cohere|crewai"
         r"|google|groq|haystack|langchain|llamaindex|mcp|mistralai|ollama|openai|vertexai)"

@@ -5,6 +5,7 @@ A client returns a `Refusal` for an annotation that failed, and raises `BackendE
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,15 +16,16 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from rag_eval_otel.capture.values import exportable
-from rag_eval_otel.export.attributes import MAX_EXPLANATION
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.types import Evaluation, Feedback, Label
+from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
 
 Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
 
 OVERALL = "rag.evaluation"  # the name of the annotation with the label of a turn
 IDENTIFIER = "rag_eval_otel"  # marks annotations of this library in backends
-_NO_JUDGE = frozenset({None, "lexical"})
+MAX_EXPLANATION = 1024  # characters
+_NO_MODEL = ("lexical", "local")  # how the names of judges begin that are no language models
+_NOWHERE = SpanRef(trace_id=0, span_id=0)
 
 
 class Part(NamedTuple):
@@ -48,11 +50,11 @@ class Annotation:
     trace_id: int
     span_id: int | None
     value: float | None = None
-    label: Label | None = None
+    label: str | None = None
     kind: Annotator
     annotator: str = IDENTIFIER
     explanation: str | None = None
-    metadata: Mapping[str, str | float] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     made: float = field(default_factory=time.time)
 
     @property
@@ -82,24 +84,19 @@ class Annotation:
         return uuid5(NAMESPACE_URL, path)
 
 
-def annotations_of(
-    evaluation: Evaluation, *, asking: frozenset[str], explanations: bool = False
-) -> Iterator[Annotation]:
+def annotations_of(evaluation: Evaluation, *, explanations: bool = False) -> Iterator[Annotation]:
     """Yield an annotation for each score in ``evaluation`` with a number, then the overall label.
 
-    ``asking`` has the names of the metrics that ask the judge. Nothing is yielded without a span.
+    The scores of a cascade's offline judge come after those of the judge.
     """
-    if evaluation.span is None:
-        return
-    on_span = partial(
-        Annotation, trace_id=evaluation.span.trace_id, span_id=evaluation.span.span_id
-    )
+    ref = evaluation.span or _NOWHERE
+    on_span = partial(Annotation, trace_id=ref.trace_id, span_id=ref.span_id)
     for prefix, judged in evaluation.judged:
-        sampling = judged.sampling
+        is_model = not (judged.judge or "lexical").startswith(_NO_MODEL)
         for score in judged.scores:
             if score.value is None:
                 continue
-            by_model = score.name in asking and judged.judge not in _NO_JUDGE
+            by_model = is_model and score.name not in judged.computed
             text = score.explanation if explanations and not prefix else None
             yield on_span(
                 name=exportable(prefix + score.name),
@@ -108,18 +105,28 @@ def annotations_of(
                 kind="LLM" if by_model else "CODE",
                 annotator=exportable(judged.judge or IDENTIFIER) if by_model else IDENTIFIER,
                 explanation=exportable(text[:MAX_EXPLANATION]) if text else None,
-                metadata=_metadata(
-                    version=score.version or None,
-                    threshold=score.threshold,
-                    judge=judged.judge,
-                    normalized_score=score.normalized,
-                    reason=score.reason,
-                    sampling_probability=None if sampling is None else sampling.probability,
-                ),
+                metadata=_metadata_of(score, judged),
             )
     if evaluation.label is not None:
-        metadata = _metadata(status=evaluation.status, judge=evaluation.judge)
+        metadata = _metadata(judge=evaluation.judge, status=evaluation.status)
         yield on_span(name=OVERALL, label=evaluation.label, kind="CODE", metadata=metadata)
+
+
+def _metadata_of(score: Score, evaluation: Evaluation) -> dict[str, Any]:
+    sampling, places = evaluation.sampling, score.unsupported
+    return _metadata(
+        judge=evaluation.judge,
+        threshold=score.threshold,
+        version=score.version or None,
+        tokens=score.usage.tokens or None,
+        cost=score.cost,
+        normalized_score=score.normalized,
+        reason=score.reason,
+        sampling_probability=None if sampling is None else sampling.probability,
+        history_messages=evaluation.messages or None,
+        unsupported_count=None if places is None else len(places),
+        unsupported_offsets=[number for pair in places or () for number in pair] or None,
+    )
 
 
 def annotation_of(feedback: Feedback) -> Annotation:
@@ -135,12 +142,31 @@ def annotation_of(feedback: Feedback) -> Annotation:
     )
 
 
-def _metadata(**values: str | float | None) -> dict[str, str | float]:
+def _metadata(**values: Any) -> dict[str, Any]:
     return {
-        name: exportable(value) if isinstance(value, str) else float(value)
+        name: exportable(value) if isinstance(value, str) else value
         for name, value in values.items()
         if value is not None
     }
+
+
+def openinference_object(annotation: Annotation, number: int) -> dict[str, str | float]:
+    """Return the span attributes of ``annotation`` by OpenInference, with the index ``number``."""
+    term = "annotation" if annotation.kind == "HUMAN" else "evaluation"
+    has_metadata = annotation.metadata and annotation.value is not None
+    leaves = {
+        "name": annotation.name,
+        "score": annotation.value,
+        "label": annotation.label,
+        "annotator_kind": annotation.kind,
+        "identifier": IDENTIFIER,
+        "metadata": json.dumps(annotation.metadata, separators=(",", ":"), ensure_ascii=False)
+        if has_metadata
+        else None,
+        "explanation": annotation.explanation,
+    }
+    prefix = f"{term}s.{number}.{term}."
+    return {prefix + leaf: value for leaf, value in leaves.items() if value is not None}
 
 
 T = TypeVar("T")
@@ -199,7 +225,7 @@ def backend_error(error: Exception) -> BackendError:
     """Return a `BackendError` with status and type of ``error``, whose message may quote texts."""
     source: Any = error
     while source is not None and getattr(source, "response", None) is None:
-        source = source.__context__  # LangSmith's errors are raised while handling another one
+        source = source.__context__  # some errors are raised while handling another one
     response = getattr(source, "response", None)
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     if status is None and hasattr(error, "get_http_status_code"):  # MLflow

@@ -8,14 +8,11 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
-from hashlib import sha256
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any, Final
-from uuid import UUID
 
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.export.backends.annotation import (
@@ -142,58 +139,6 @@ class MLflow:
             )
 
 
-class LangSmith:
-    """LangSmith: a feedback with our id, on the run that has the id of the span."""
-
-    def __init__(self) -> None:
-        package = import_module("langsmith")
-        utils: Any = import_module("langsmith.utils")
-        # The client's own queue would drop feedback silently, and its sampling is that of runs.
-        self._client = package.Client(auto_batch_tracing=False, tracing_sampling_rate=1.0)
-        self._name = utils.get_tracer_project()
-        self._missing, self._conflict = utils.LangSmithNotFoundError, utils.LangSmithConflictError
-        self._errors = import_module("requests").RequestException, utils.LangSmithError
-        self._parallel = Parallel()
-        self._project: UUID | None = None
-
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        if self._project is None:
-            self._project = self._find_project()
-        return self._parallel.send(self._write, [(each, [each]) for each in annotations])
-
-    def _find_project(self) -> UUID:
-        try:
-            with reported(*self._errors):
-                project: UUID = self._client.read_project(project_name=self._name).id
-                return project
-        except BackendError as error:
-            if not isinstance(error.__cause__, self._missing):
-                raise
-            raise BackendError(
-                f"LangSmith has no project {self._name!r}, which is made when its first span"
-                " arrives; set LANGSMITH_PROJECT to the project to which the spans are exported",
-                status=HTTPStatus.NOT_FOUND,
-            ) from error
-
-    def _write(self, annotation: Annotation) -> None:
-        if annotation.span_id is None:
-            msg = "LangSmith has no feedback on a trace whose root span is not known"
-            raise BackendError(msg, status=HTTPStatus.BAD_REQUEST)
-        with reported(*self._errors), suppress(self._conflict):  # stored before, without an answer
-            self._client.create_feedback(
-                run_id=UUID(int=annotation.span_id),
-                key=annotation.name,
-                score=annotation.value,
-                value=annotation.label,
-                comment=annotation.explanation,
-                source_info={"annotator_kind": annotation.kind, **annotation.metadata},
-                feedback_source_type="model" if annotation.kind == "LLM" else "api",
-                feedback_id=annotation.id,
-                session_id=self._project,
-                stop_after_attempt=1,
-            )
-
-
 LANGFUSE_KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
 
 
@@ -239,77 +184,3 @@ class Langfuse:
                 environment=self._environment,
                 timestamp=datetime.fromtimestamp(annotation.made, timezone.utc).isoformat(),
             )
-
-
-class Opik:
-    """Opik: each score is a feedback score of its span, with the label as its category.
-
-    Opik makes the id of a span from the time of its trace, which is not known here, and a hash of
-    its OpenTelemetry id, so the span is searched by the end of its id. A redelivered score replaces
-    the first of its name. Metadata is in the reason, as a feedback score has no other place for it.
-    """
-
-    def __init__(self) -> None:
-        self._client: Any = import_module("opik").Opik(_show_misconfiguration_message=False)
-        types: Any = import_module("opik.rest_api.types.feedback_score_batch_item")
-        self._item = types.FeedbackScoreBatchItem
-        self._errors = (
-            import_module("opik.rest_api.core.api_error").ApiError,
-            import_module("httpx").HTTPError,
-        )
-        self._parallel = Parallel()
-
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
-        """Search the spans in parallel, and write the scores of those that exist by one request."""
-        spans: dict[int | None, list[Annotation]] = defaultdict(list)
-        for annotation in annotations:
-            spans[annotation.span_id].append(annotation)
-        ids: dict[int | None, str] = {}
-        refusals = self._parallel.send(
-            lambda span: ids.update({span: self._find(span)}), spans.items()
-        )
-        scores = [
-            self._score(each, ids[each.span_id]) for each in annotations if each.span_id in ids
-        ]
-        if scores:
-            with reported(*self._errors):
-                self._client.rest_client.spans.score_batch_of_spans(
-                    scores=scores, request_options={"max_retries": 0}
-                )
-        return refusals
-
-    def _find(self, span_id: int | None) -> str:
-        if span_id is None:
-            msg = "Opik has no feedback score on a trace whose span is not known"
-            raise BackendError(msg, status=HTTPStatus.BAD_REQUEST)
-        with reported(*self._errors):
-            spans = self._client.search_spans(
-                filter_string=f'id ends_with "{end_of_opik_id(span_id)}"', max_results=1
-            )
-        if not spans:
-            raise BackendError(
-                f"Opik has no span {span_id:016x} in the project"
-                f" {self._client.config.project_name!r}; set OPIK_PROJECT_NAME to the project to"
-                " which the spans are exported",
-                status=HTTPStatus.NOT_FOUND,
-            )
-        return str(spans[0].id)
-
-    def _score(self, annotation: Annotation, span: str) -> Any:
-        value, label = annotation.value, annotation.label
-        facts = [f"{annotation.kind} {annotation.annotator}"]
-        facts += [f"{key}: {text}" for key, text in annotation.metadata.items()]
-        return self._item(
-            id=span,
-            name=annotation.name,
-            value=float(label == "pass") if value is None else value,
-            category_name=label,
-            reason="\n".join(filter(None, [annotation.explanation, "; ".join(facts)])),
-            source="sdk",
-            project_name=self._client.config.project_name,
-        )
-
-
-def end_of_opik_id(span_id: int) -> str:
-    """Return the last 12 hexadecimal digits of Opik's id of the span, a part of its hash."""
-    return sha256(span_id.to_bytes(8, "big")).digest()[4:10].hex()

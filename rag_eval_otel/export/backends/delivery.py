@@ -266,9 +266,7 @@ class Delivery:
 _NEEDS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
     "phoenix": ("Phoenix", "arize-phoenix-client", ()),
     "mlflow": ("MLflow", "mlflow-skinny", ("MLFLOW_TRACKING_URI",)),
-    "langsmith": ("LangSmith", "langsmith", ()),
     "langfuse": ("Langfuse", "langfuse", LANGFUSE_KEYS),
-    "opik": ("Opik", "opik", ()),
 }
 _CLIENTS = "rag_eval_otel.export.backends.clients"
 BACKENDS = Registry(
@@ -294,23 +292,19 @@ def check_backends(names: Iterable[str]) -> None:
 
 
 class BackendSink:
-    """Queue each score in the `Delivery` of each backend in ``names``, and count its outcome.
-
-    ``asking`` has the names of the metrics that ask a judge.
-    """
+    """Queue each score in the `Delivery` of each backend in ``names``, and count its outcome."""
 
     def __init__(
         self,
         names: Sequence[str],
         *,
-        asking: frozenset[str] = frozenset(),
         explanations: bool = False,
         meter_provider: MeterProvider | None = None,
         limits: Limits | None = None,
     ) -> None:
         check_backends(names)
         self._meters = Meters(meter_provider)
-        self._annotations_of = partial(annotations_of, asking=asking, explanations=explanations)
+        self._annotations_of = partial(annotations_of, explanations=explanations)
         self.deliveries = tuple(
             Delivery(
                 partial(BACKENDS.make, name),
@@ -326,7 +320,7 @@ class BackendSink:
         add_gauges(meter_provider, self, {semconv.BACKEND_QUEUED: BackendSink._queued})
 
     def __call__(self, evaluation: Evaluation) -> None:
-        annotations = tuple(self._annotations_of(evaluation))
+        annotations = tuple(self._annotations_of(evaluation) if evaluation.span else ())
         for delivery in self.deliveries:
             delivery.put(annotations)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from langsmith import utils
 
 from acme import http_error
 from rag_eval_otel.export.backends.annotation import (
@@ -34,8 +33,7 @@ EVALUATION = Evaluation(scores=(JUDGED, COMPUTED, FAILED), judge="gpt", span=SPA
 
 
 def annotations(evaluation: Evaluation, **options: Any) -> dict[str, Annotation]:
-    """Return the annotations by name; only ``faithfulness`` asks a judge."""
-    found = annotations_of(evaluation, asking=frozenset({"faithfulness"}), **options)
+    found = annotations_of(replace(evaluation, computed=frozenset({"ranking"})), **options)
     return {one.name: one for one in found}
 
 
@@ -66,8 +64,9 @@ def test_the_kind_of_annotator_is_that_of_the_score() -> None:
         ("CODE", "rag_eval_otel"),
         ("CODE", "rag_eval_otel"),
     ]
-    offline = annotations(replace(EVALUATION, judge="lexical"))
-    assert {one.kind for one in offline.values()} == {"CODE"}
+    for judge in ("lexical", "local/nli", None):
+        offline = annotations(replace(EVALUATION, judge=judge))
+        assert {one.kind for one in offline.values()} == {"CODE"}
 
 
 def test_scores_of_an_offline_judge_have_other_names() -> None:
@@ -115,7 +114,7 @@ def test_an_error_has_the_status_of_the_response() -> None:
 
 
 class ApiError(Exception):
-    """The error of a generated client, as Langfuse and Opik have it."""
+    """The error of a generated client, as Langfuse has it."""
 
     def __init__(self, status_code: int, body: object) -> None:
         self.headers, self.status_code, self.body = {"set-cookie": "s=1"}, status_code, body
@@ -131,10 +130,6 @@ class ApiError(Exception):
         (ApiError(500, "INSERT ... [parameters: my illness]"), "HTTP 500 (ApiError)"),
         (ApiError(401, {"message": "wrong key"}), "HTTP 401 (ApiError)"),
         (httpx.ConnectError("no route to http://me:pass@there"), "ConnectError"),
-        (
-            utils.LangSmithConnectionError("Key: lsv2_****ab"),
-            "LangSmithConnectionError",
-        ),
     ],
 )
 def test_the_message_of_an_error_has_no_secrets(error: Exception, expected: str) -> None:

@@ -4,27 +4,16 @@ The clients are fakes here. `make e2e` runs the real ones.
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
-from langsmith import utils
 
 from acme import http_error
-from e2e.recorded import KEY, PROJECT, Answer, Recorded, opik_id, serving
-from e2e.recorded import LangSmith as LangSmithService
 from rag_eval_otel.export.backends.annotation import Annotation, BackendError
-from rag_eval_otel.export.backends.clients import (
-    Langfuse,
-    LangSmith,
-    MLflow,
-    Opik,
-    Phoenix,
-    end_of_opik_id,
-)
+from rag_eval_otel.export.backends.clients import Langfuse, MLflow, Phoenix
 
 SCORE = Annotation(
     name="faithfulness",
@@ -189,84 +178,6 @@ def test_mlflow_stores_no_feedback_twice(fake: Fake) -> None:
     ]
 
 
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    """Forget the variables that LangSmith has read, which it does once in a process."""
-    yield
-    utils.get_env_var.cache_clear()
-    utils.get_tracer_project.cache_clear()
-
-
-def langsmith(monkeypatch: pytest.MonkeyPatch, url: str, **environment: str) -> LangSmith:
-    settings = {
-        "LANGSMITH_ENDPOINT": url,
-        "LANGSMITH_API_KEY": KEY,
-        "LANGSMITH_PROJECT": PROJECT,
-        "NO_PROXY": "127.0.0.1",
-    }
-    for name, value in {**settings, **environment}.items():
-        monkeypatch.setenv(name, value)
-    utils.get_env_var.cache_clear()
-    utils.get_tracer_project.cache_clear()
-    return LangSmith()
-
-
-@pytest.mark.slow
-def test_langsmith_gets_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the run whose id is that of the span."""
-    with serving(LangSmithService(known={1, 2})) as service:
-        backend = langsmith(monkeypatch, service.url)
-        (refusal,) = backend.send([SCORE, LABEL, OF_TRACE])
-    assert (refusal.annotation, refusal.error.status) == (OF_TRACE, 400)
-    one = service.stored[str(SCORE.id)]
-    assert one["run_id"] == "00000000-0000-0000-0000-000000000001"
-    assert (one["score"], one["value"], one["comment"]) == (0.75, "pass", "because")
-    assert one["feedback_source"]["metadata"] == {"annotator_kind": "LLM", "threshold": 0.5}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("environment", "status"),
-    [({"LANGSMITH_API_KEY": "wrong"}, 401), ({"LANGSMITH_PROJECT": "elsewhere"}, 404)],
-)
-def test_langsmith_refuses_a_wrong_key_and_a_wrong_project(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], status: int
-) -> None:
-    """For the whole batch."""
-    with serving(LangSmithService()) as service:
-        backend = langsmith(monkeypatch, service.url, **environment)
-        with pytest.raises(BackendError) as caught:
-            backend.send([SCORE])
-    assert caught.value.status == status
-
-
-@dataclass
-class Strict(LangSmithService):
-    """Refuses the feedback of one name with ``status``, and quotes it."""
-
-    status: int = 422
-
-    def answer(self, request: Recorded) -> Answer:
-        if request.path == "/feedback" and request.body["key"] == SCORE.name:
-            return self.status, {"detail": request.body["comment"]}
-        return super().answer(request)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("status", "is_temporary"), [(403, False), (422, False), (413, False), (503, True)]
-)
-def test_langsmith_refuses_invalid_feedback(
-    monkeypatch: pytest.MonkeyPatch, status: int, *, is_temporary: bool
-) -> None:
-    """Its client has one error for many statuses. Invalid feedback must not be sent for an hour."""
-    with serving(Strict(known={1, 2}, status=status)) as service:
-        (refusal,) = langsmith(monkeypatch, service.url).send([SCORE, LABEL])
-    assert (refusal.annotation, refusal.error.status) == (SCORE, status)
-    assert refusal.error.is_temporary is is_temporary
-    assert status == 403 or "because" not in str(refusal.error)
-
-
 def langfuse(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, answer: Callable[[list[Any]], Any]
 ) -> Langfuse:
@@ -305,61 +216,3 @@ def test_langfuse_does_not_say_which_score_it_rejected(
     with pytest.raises(BackendError, match="rejected 1 of 2 scores") as caught:
         backend.send([SCORE])
     assert not caught.value.is_temporary
-
-
-class FakeOpik:
-    """A client of Opik that knows the spans ``known``."""
-
-    def __init__(self, known: set[int]) -> None:
-        self.known = known
-        self.searches: list[str] = []
-        self.sent: list[Any] = []
-        self.config = SimpleNamespace(project_name=PROJECT)
-        spans = SimpleNamespace(score_batch_of_spans=self.score)
-        self.rest_client = SimpleNamespace(spans=spans)
-
-    def search_spans(self, *, filter_string: str, max_results: int) -> list[Any]:
-        self.searches.append(filter_string)
-        end = filter_string.split('"')[1]
-        ids = [opik_id(span) for span in self.known]
-        return [SimpleNamespace(id=one) for one in ids if one.endswith(end)][:max_results]
-
-    def score(self, *, scores: list[Any], request_options: Any) -> None:
-        self.sent.append(scores)
-
-
-def opik(fake: Fake, *known: int) -> tuple[Opik, FakeOpik]:
-    client = FakeOpik(set(known))
-    fake(
-        opik=SimpleNamespace(Opik=lambda **_: client),
-        opik__rest_api__types__feedback_score_batch_item=SimpleNamespace(
-            FeedbackScoreBatchItem=SimpleNamespace
-        ),
-        opik__rest_api__core__api_error=SimpleNamespace(ApiError=requests.RequestException),
-    )
-    return Opik(), client
-
-
-def test_opik_gets_feedback_scores(fake: Fake) -> None:
-    """Of the span with the right hash in its id."""
-    backend, client = opik(fake, 1, 2, 3)
-    assert not backend.send([SCORE, LABEL])
-    assert not backend.send([SCORE])
-    (one, two), _ = client.sent
-    assert (one.id, two.id) == (opik_id(1), opik_id(2))
-    assert (one.value, one.category_name) == (0.75, "pass")
-    assert one.reason == "because\nLLM gpt; threshold: 0.5"
-    assert (two.value, two.category_name) == (0.0, "fail")
-    assert len(client.searches) == 3
-    assert end_of_opik_id(1) in "".join(client.searches)
-
-
-def test_opik_does_not_know_the_span_yet(fake: Fake) -> None:
-    """Only its scores are refused. A score of a trace is never taken."""
-    backend, client = opik(fake, 2)
-    refusals = backend.send([SCORE, LABEL, OF_TRACE])
-    assert {(one.annotation.name, one.error.status) for one in refusals} == {
-        ("faithfulness", 404),
-        ("user", 400),
-    }
-    assert [[one.name for one in sent] for sent in client.sent] == [["rag.evaluation"]]

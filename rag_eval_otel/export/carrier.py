@@ -1,0 +1,70 @@
+"""`Carrier`: a span for scores and feedback that come after the span of their turn has left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, Tracer
+
+from rag_eval_otel import semconv
+from rag_eval_otel.capture.conventions.openinference import SPAN_KIND
+from rag_eval_otel.export.attributes import SpanScores
+from rag_eval_otel.export.backends.annotation import Annotation, annotation_of
+from rag_eval_otel.types import Ending, Feedback, SpanRef
+
+_NAMES = (semconv.SESSION_ID, semconv.USER_ID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """Writes spans ``evaluate turn`` of OpenInference, each with one link to the span of a turn.
+
+    An ended span is never changed, so each is the root of a new trace. None is written if
+    ``scores`` has no names of OpenInference.
+    """
+
+    tracer: Tracer
+    scores: SpanScores
+
+    def write(self, target: SpanRef, ending: Ending) -> None:
+        """Write the scores in ``ending``, if there are any, and each feedback."""
+        evaluation = ending.evaluation
+        about = {} if evaluation is None else evaluation.about
+        parts = (part for part in self.scores.parts_of(ending) if isinstance(part, Annotation))
+        if evaluation is not None:
+            self._write(target, parts, about, ending)
+        for feedback in ending.feedback:
+            self.write_feedback(feedback, about)
+
+    def write_feedback(self, feedback: Feedback, about: Mapping[str, Any]) -> None:
+        if feedback.span_id is not None:  # else there is no span to link to
+            self._write(feedback.span, [annotation_of(feedback)], about, Ending())
+
+    def _write(
+        self,
+        target: SpanRef,
+        parts: Iterable[Annotation],
+        about: Mapping[str, Any],
+        ending: Ending,
+    ) -> None:
+        found = list(parts)
+        if not found or self.scores.form == "rag":
+            return
+        flags = TraceFlags(target.trace_flags)
+        linked = SpanContext(target.trace_id, target.span_id, is_remote=False, trace_flags=flags)
+        span = self.tracer.start_span(
+            "evaluate turn",
+            context=Context(),
+            kind=SpanKind.INTERNAL,
+            links=[Link(linked)],
+            attributes={
+                SPAN_KIND: "EVALUATOR",
+                **{name: about[name] for name in _NAMES if name in about},
+            },
+        )
+        self.scores.set(span, found)
+        self.scores.add_events(span, ending)
+        span.end()

@@ -1,0 +1,369 @@
+"""Traces in the shapes that both conventions describe: spans in, samples out.
+
+The spans are written by hand from the conventions; no instrumentation that is recorded here writes
+them yet. The values are structured, as the SDK allows since 1.45, or texts with JSON.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+
+from plain_views import View
+from rag_eval_otel.capture.conventions import kind_of, owner_of, read
+from rag_eval_otel.capture.span import Span
+from rag_eval_otel.types import Passage, Sample
+from replay import Call, replay
+from steps import outcomes_of
+
+Expected: TypeAlias = "tuple[str, tuple[str, ...], str, str] | str"
+Row: TypeAlias = "dict[str, Any] | tuple[int, dict[str, Any]]"
+
+ASKED, QUERY = "When was it founded?", "founding year of the society"
+TOLD = "The society was founded in 1949, and moved to Bern in 1963."
+OTHER = "It was founded in 1950, I believe, or in another year."
+PAGE, MORE = "The society was founded in 1949.", "In 1963 it moved to Bern."
+PROMPT = f"Answer by this.\n\n{PAGE}\n\n{MORE}"
+HEADED = f"Context:\n{PAGE}\n\n{MORE}\n\nQuestion: {ASKED}"
+FACTS = "The user is Ada, who asks about the society."
+
+FOUND: Expected = (ASKED, (PAGE, MORE), TOLD, "retrieval")
+BY_TOOL, IN_MEMORY, IN_PROMPT = (
+    (ASKED, (PAGE, MORE), TOLD, source) for source in ("tool", "memory", "prompt")
+)
+
+
+def trace(*rows: Row, **fields: Any) -> list[Span]:
+    """Build spans 1, 2, ... of a trace. Each is below the first, or below the span it names."""
+    placed = [row if isinstance(row, tuple) else (int(n > 0), row) for n, row in enumerate(rows)]
+    ends = list(range(len(rows)))
+    for number in reversed(range(1, len(rows))):
+        above = placed[number][0] - 1
+        ends[above] = max(ends[above], ends[number])
+    second = 1_000_000_000
+    return [
+        View(
+            name=f"step {number}",
+            span_id=number,
+            parent_id=above or None,
+            start=(9 + number) * second,
+            end=(11 + last) * second + 1000 - number,
+            attributes=attributes,
+            **fields,
+        )
+        for number, ((above, attributes), last) in enumerate(zip(placed, ends, strict=True), 1)
+    ]
+
+
+# --- GenAI ----------------------------------------------------------------------------------------
+
+
+def genai(operation: str, **values: Any) -> dict[str, Any]:
+    named = {f"gen_ai.{name.replace('__', '.')}": value for name, value in values.items()}
+    return {"gen_ai.operation.name": operation, **named}
+
+
+def said(role: str, *parts: Any) -> dict[str, Any]:
+    texts = [{"type": "text", "content": p} if isinstance(p, str) else p for p in parts]
+    return {"role": role, "parts": texts}
+
+
+def chat(*shown: Any, reply: Sequence[Any] = (TOLD,)) -> dict[str, Any]:
+    messages = [said("system", PROMPT), said("user", ASKED)] if not shown else list(shown)
+    told = [said("assistant", *reply)]
+    return genai("chat", input__messages=messages, output__messages=told)
+
+
+def asked(*reply: Any) -> dict[str, Any]:
+    return chat(said("user", ASKED), reply=[*reply, TOLD])
+
+
+def root(operation: str = "invoke_agent", *told: str) -> dict[str, Any]:
+    shown, replies = [said("user", ASKED)], [said("assistant", text) for text in told or (TOLD,)]
+    return genai(operation, input__messages=shown, output__messages=replies)
+
+
+def documents(*items: Any) -> dict[str, Any]:
+    return genai("retrieval", retrieval__query__text=ASKED, retrieval__documents=items)
+
+
+def memory(*contents: Any) -> dict[str, Any]:
+    records = [{"content": content, "score": 1} for content in contents]
+    return genai("search_memory", memory__query__text=ASKED, memory__records=records)
+
+
+def as_json(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in attributes.items()}
+
+
+BARE = genai("invoke_agent")
+RETRIEVAL = documents({"content": PAGE, "id": "a"}, {"content": MORE, "id": 7, "score": 1})
+REWRITTEN = {**RETRIEVAL, "gen_ai.retrieval.query.text": QUERY}
+BLIND = documents({"content": PAGE}, {"id": "b"})
+UNTOLD = genai("invoke_agent", input__messages=[said("user", ASKED)])
+SEARCHES = {"type": "tool_call", "name": "search", "id": "1"}
+CHOICES = [said("assistant", TOLD), said("assistant", SEARCHES), said("assistant", OTHER)]
+SEVERAL = genai("chat", output__messages=CHOICES, request__choice__count=3)
+SEVERAL |= {"gen_ai.input.messages": chat()["gen_ai.input.messages"]}
+THOUGHT = {"type": "reasoning", "content": "Let me think about the year."}
+HITS = [{"text": PAGE, "filename": "a.md", "score": 0.9}, {"text": MORE, "filename": "b.md"}]
+CALLED = {"type": "server_tool_call", "id": "s1", "name": "file_search", "server_tool_call": {}}
+
+
+def hosted(**data: Any) -> dict[str, Any]:
+    return {"type": "server_tool_call_response", "id": "s1", "server_tool_call_response": data}
+
+
+ANSWERED, CALCULATED = hosted(type="file_search", results=HITS), hosted(type="code", output="4")
+BLOCKS = [
+    {"type": "search_result", "title": "A", "content": [{"type": "text", "text": text}]}
+    for text in (PAGE, MORE)
+]
+GENERIC = [{**block, "type": "generic", "generic_type": "search_result"} for block in BLOCKS]
+ENCRYPTED = {"type": "web_search_tool_result", "content": [{"url": "https://a.example"}]}
+TOOL = said("tool", {"type": "tool_call_response", "id": "1", "response": BLOCKS})
+BY_BLOCKS = chat(said("user", *BLOCKS, ASKED))
+BY_RESULT = chat(said("user", ASKED), said("assistant", SEARCHES), TOOL)
+EARLIER = chat(
+    *(said("system", PROMPT), said("user", "Who?"), said("assistant", ENCRYPTED, "Ada.")),
+    said("user", ASKED),
+)
+LISTS = chat(said("user", f"List facts of: {ASKED}"), reply=[FACTS])
+PLANS = chat(said("user", ASKED), reply=["Next I look for the city of Bern, and for the year."])
+TURN = "handle_conversation_turn"
+
+OF_GENAI: dict[str, tuple[list[Span], Expected]] = {
+    "memory is searched": (trace(root(), memory(PAGE, {"text": MORE}), chat()), IN_MEMORY),
+    "records as JSON": (trace(root(), as_json(memory(PAGE, MORE)), chat()), IN_MEMORY),
+    "memory and a retrieval": (trace(root(), memory(PAGE), RETRIEVAL, chat()), IN_MEMORY),
+    "a record of another type": (trace(root(), memory(PAGE, 1963), chat()), "no_contexts"),
+    "a record of parts": (
+        trace(root(), memory([{"type": "text", "content": PAGE}], MORE), chat()),
+        IN_MEMORY,
+    ),
+    "remembered afterwards": (
+        trace(BARE | UNTOLD, RETRIEVAL, chat(), genai("update_memory"), (4, LISTS)),
+        FOUND,
+    ),
+    "made before, fetched after": (
+        trace(
+            *(root(), genai("create_memory_store"), genai("create_agent"), RETRIEVAL, chat()),
+            genai("fetch_response", output__messages=[said("assistant", OTHER)]),
+        ),
+        FOUND,
+    ),
+    "a turn of a conversation": (trace(root(TURN), BARE, (2, REWRITTEN), (2, chat())), FOUND),
+    "two turns": (
+        trace(
+            *(genai("invoke_workflow"), root(TURN), (2, REWRITTEN), (2, chat())),
+            *(root(TURN, OTHER), (5, memory(MORE)), (5, chat(reply=[OTHER]))),
+        ),
+        FOUND,
+    ),
+    "a turn without its question": (trace(genai(TURN), REWRITTEN, chat()), "redacted"),
+    "an unknown operation": (trace(genai("invent"), REWRITTEN, chat()), "redacted"),
+    "a plan before": (trace(root(), genai("plan"), (2, PLANS), RETRIEVAL, chat()), FOUND),
+    "a plan after": (trace(UNTOLD, RETRIEVAL, chat(), genai("plan"), (4, PLANS)), FOUND),
+    "only a plan": (trace(UNTOLD, RETRIEVAL, genai("plan"), (3, chat())), "no_answer"),
+    "an evaluation": (trace(UNTOLD, RETRIEVAL, chat(), genai("evaluation"), (4, LISTS)), FOUND),
+    "several choices": (trace(UNTOLD, RETRIEVAL, SEVERAL), FOUND),
+    "several choices above": (trace(root("invoke_agent", OTHER, TOLD), RETRIEVAL, SEVERAL), FOUND),
+    "a thought": (trace(UNTOLD, RETRIEVAL, chat(reply=[THOUGHT, TOLD])), FOUND),
+    "only a thought": (trace(UNTOLD, RETRIEVAL, chat(reply=[THOUGHT])), "no_answer"),
+    "one without text": (trace(root(), BLIND, chat()), "no_contexts"),
+    "one without text, known": (trace(root(), BLIND, chat(said("user", HEADED))), IN_PROMPT),
+    "other texts are shown": (
+        trace(root(), documents({"content": FACTS}, {"id": "b"}), chat(said("user", HEADED))),
+        "ambiguous",
+    ),
+    "a hosted search": (trace(asked(CALLED, ANSWERED)), FOUND),
+    "a hosted search as JSON": (trace(as_json(asked(CALLED, ANSWERED))), FOUND),
+    "a hosted search below": (trace(root(), asked(CALLED, ANSWERED)), FOUND),
+    "a response inside": (trace(asked(hosted(type="web_search", response=HITS))), FOUND),
+    "a response named by its call": (trace(asked(CALLED, hosted(results=HITS))), FOUND),
+    "generic results": (trace(asked(*GENERIC)), FOUND),
+    "results of file search": (trace(asked({"type": "file_search", "results": HITS})), FOUND),
+    "hosted results without texts": (trace(asked(ENCRYPTED)), "no_contexts"),
+    "hosted search and retrieval": (trace(root(), RETRIEVAL, asked(ANSWERED)), "ambiguous"),
+    "hosted code": (trace(root(), RETRIEVAL, chat(reply=[CALCULATED, TOLD])), FOUND),
+    "only hosted code": (trace(asked(CALCULATED)), "no_retrieval"),
+    "results in the question": (trace(root(), BY_BLOCKS), BY_TOOL),
+    "results of a retrieval": (trace(root(), RETRIEVAL, BY_BLOCKS), FOUND),
+    "results in a tool's result": (trace(root(), BY_RESULT), BY_TOOL),
+    "results of an earlier turn": (trace(root(), RETRIEVAL, EARLIER), FOUND),
+}
+
+# --- OpenInference --------------------------------------------------------------------------------
+
+
+def oi(kind: str, *, told: str = "", **values: Any) -> dict[str, Any]:
+    about = {"input.value": ASKED, "output.value": told, **values}
+    return {"openinference.span.kind": kind, **{k: v for k, v in about.items() if v}}
+
+
+def items(prefix: str, *values: Mapping[str, Any], at: Sequence[int] = ()) -> dict[str, Any]:
+    pairs = zip(at or range(len(values)), values, strict=True)
+    return {f"{prefix}.{n}.{name}": value for n, item in pairs for name, value in item.items()}
+
+
+def pages(*texts: str | None, at: Sequence[int] = ()) -> dict[str, Any]:
+    rows = [{"document.id": "a"} if t is None else {"document.content": t} for t in texts]
+    return oi("RETRIEVER") | items("retrieval.documents", *rows, at=at)
+
+
+def shown(prompt: str, *contents: Mapping[str, Any]) -> dict[str, Any]:
+    pairs = [("system", prompt), ("user", ASKED)]
+    rows = [{"message.role": role, "message.content": text} for role, text in pairs]
+    reply = {"message.role": "assistant", **items("message.contents", *contents)}
+    messages = items("llm.input_messages", *rows) | items("llm.output_messages", reply)
+    return {"openinference.span.kind": "LLM", **messages}
+
+
+def part(text: str, kind: str = "text") -> dict[str, Any]:
+    return {"message_content.type": kind, "message_content.text": text}
+
+
+USE = {"message_content.type": "tool_use", "tool_call.id": "1", "tool_call.function.name": "search"}
+CALL, GRADER = shown(PROMPT, part(TOLD)), shown(f"Is it good? {PROMPT}", part(f"Good: {OTHER}"))
+AGENT, DONE, TEN = (
+    oi("AGENT"),
+    oi("CHAIN", told=TOLD),
+    tuple(f"Page {n} is here." for n in range(12)),
+)
+NUMBERED = items("llm.input_messages.0.message.contents", *map(part, TEN))
+COMPLETED = oi("LLM") | items("llm.prompts", {"prompt.text": f"{PROMPT}\n\n{ASKED}"})
+FIRST, SECOND = {"completion.text": TOLD}, {"completion.text": OTHER}
+LOOKALIKES = {
+    **items("retrieval.documents_x", {"document.content": "no"}),
+    **items("retrieval.documents0", {"document.content": "no"}),
+    **{
+        f"retrieval.documents.{number}.document.content": "no"
+        for number in ("01", "\u0663", "9" * 5000, "-1", "1e3", "")
+    },
+}
+SCORED = items(
+    "evaluations",
+    {"evaluation.name": "correct", "evaluation.score": 0.1, "evaluation.explanation": MORE},
+) | {"rag.evaluation.correct.score": 0.9, "rag.evaluation.status": "scored"}
+EVALUATOR, GUARDRAIL, DECISION = oi("EVALUATOR"), oi("GUARDRAIL"), oi("DECISION", told=OTHER)
+LANGFUSE = {"langfuse.observation.type": "evaluator"}
+
+OF_OPENINFERENCE: dict[str, tuple[list[Span], Expected]] = {
+    "a thought": (
+        trace(AGENT, pages(PAGE, MORE), shown(PROMPT, part("Hm.", "reasoning"), part(TOLD))),
+        FOUND,
+    ),
+    "a tool is used": (
+        trace(AGENT, pages(PAGE, MORE), shown(PROMPT, part(OTHER), USE), CALL),
+        FOUND,
+    ),
+    "numbers above nine": (
+        trace(DONE, pages(*TEN), CALL | NUMBERED | {"llm.input_messages.0.message.content": ""}),
+        (ASKED, TEN, TOLD, "retrieval"),
+    ),
+    "prompts and completions": (
+        trace(AGENT, pages(PAGE, MORE), COMPLETED | items("llm.choices", FIRST, SECOND)),
+        FOUND,
+    ),
+    "the first completion is lost": (
+        trace(AGENT, pages(PAGE, MORE), COMPLETED | items("llm.choices", SECOND, at=[1])),
+        "truncated",
+    ),
+    "a gap": (trace(DONE, pages(PAGE, MORE, at=[0, 2]), CALL), "no_contexts"),
+    "one without content": (trace(DONE, pages(PAGE, MORE, None), CALL), "no_contexts"),
+    "names that look alike": (trace(DONE, pages(PAGE, MORE) | LOOKALIKES, CALL), FOUND),
+    "an evaluator": (
+        trace(AGENT, pages(PAGE, MORE), CALL, EVALUATOR, (4, pages(FACTS)), (4, GRADER)),
+        FOUND,
+    ),
+    "guardrails": (
+        trace(
+            *(AGENT, GUARDRAIL, (2, GRADER), pages(PAGE, MORE), CALL, GUARDRAIL, (6, GRADER)),
+        ),
+        FOUND,
+    ),
+    "only an evaluator": (trace(EVALUATOR, pages(PAGE), GRADER), "nothing"),
+    "a decision": (trace(AGENT, pages(PAGE, MORE), CALL, DECISION, (4, GRADER)), FOUND),
+    "Langfuse": (trace(AGENT, pages(PAGE, MORE), CALL, LANGFUSE, (4, GRADER)), FOUND),
+    "scores by others": (trace(DONE | SCORED, pages(PAGE, MORE), CALL), FOUND),
+}
+
+
+def outcome(spans: Sequence[Span], **options: bool) -> Expected:
+    """Return the first outcome under the span processor; with it, the spans leave once."""
+    calls = [
+        Call(operation=operation, span=span, at=at or 0)
+        for span in spans
+        for operation, at in (("start", span.start), ("end", span.end))
+    ]
+    first, *_ = replay(sorted(calls, key=lambda one: one.at), **options)
+    told = first.result
+    if not isinstance(told, Sample):
+        return told if outcomes_of(spans) else "nothing"
+    assert first.turn is not None
+    texts = tuple(passage.text for passage in told.contexts)
+    return told.question, texts, told.answer, first.turn.contexts_source
+
+
+SHAPES = OF_GENAI | {f"OpenInference: {name}": one for name, one in OF_OPENINFERENCE.items()}
+
+
+@pytest.mark.parametrize(("spans", "expected"), SHAPES.values(), ids=SHAPES)
+def test_shapes(spans: list[Span], expected: Expected) -> None:
+    """Each shape is read as what it is, or refused for the reason that is true."""
+    assert outcome(spans) == expected
+
+
+@pytest.mark.parametrize("kind", ["EVALUATOR", "LLM", "CHAIN", None])
+@pytest.mark.parametrize("term", ["evaluation", "trace.annotation", "session.evaluation"])
+def test_a_carrier_of_scores_is_no_turn(kind: str | None, term: str) -> None:
+    """A span with scores and a link to the judged span has texts of the judge, not of a user."""
+    place = f"{term}s.0.{term.rpartition('.')[2]}"
+    scores = {f"{place}.name": "correct", f"{place}.explanation": FACTS}
+    judge = shown(HEADED, part(TOLD)) | scores | {"openinference.span.kind": kind}
+    spans = trace({k: v for k, v in judge.items() if v}, pages(PAGE, MORE), links=(object(),))
+    assert kind_of(spans[0]) == "aside"
+    assert outcome(spans, contexts_from_prompt=True) == "nothing"
+    assert owner_of(f"{place}.explanation") == "foreign"
+
+
+EXPORTED = {
+    "foreign": (
+        *("gen_ai.memory.query.text", "gen_ai.memory.records", "gen_ai.tool.definitions"),
+        *("gen_ai.tool.description", "tool.description", "gen_ai.evaluation.explanation"),
+        *("llm.function_call", "llm.tools.0.tool.json_schema", "llm.invocation_parameters"),
+        *("evaluations.12.evaluation.explanation", "trace.evaluations.0.evaluation.metadata"),
+        *("annotations.0.annotation.explanation", "session.annotations.3.annotation.metadata"),
+        *("llm.prompts.0.prompt.text", "llm.choices.1.completion.text", "decision.reason"),
+    ),
+    None: (
+        *("gen_ai.tool.name", "gen_ai.memory.store.id", "gen_ai.evaluation.score.value"),
+        *("evaluations.0.evaluation.name", "evaluations.0.evaluation.score", "tool.name"),
+        *("evaluations.0.evaluation.label", "annotations.0.annotation.identifier"),
+        *("rag.evaluation.faithfulness.score", "llm.model_name", "session.id"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("owner", "names"), EXPORTED.items())
+def test_texts_that_are_removed(owner: str | None, names: Sequence[str]) -> None:
+    """What users, models and judges wrote is known by its name; names and scores are kept."""
+    assert {name: owner_of(name) for name in names} == dict.fromkeys(names, owner)
+
+
+@pytest.mark.slow
+def test_many_attributes() -> None:
+    """The time to read a span is linear in the number of its attributes."""
+
+    def took(number: int) -> float:
+        ids = {f"retrieval.documents.{n}.document.id": n for n in range(1, number)}
+        scores = {f"evaluations.{n}.evaluation.name": "a" for n in range(number)}
+        view = View(attributes=pages(PAGE) | ids | scores)
+        begin = time.thread_time()
+        step = read(view)
+        assert (step.documents, step.lacks_texts) == ((Passage(text=PAGE),), True)
+        return time.thread_time() - begin
+
+    assert min(took(100_000) for _ in range(3)) < 20 * min(took(10_000) for _ in range(3))
