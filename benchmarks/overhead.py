@@ -51,7 +51,8 @@ class CountingExporter(SpanExporter):
 
 
 def _scores(span: ReadableSpan) -> int:
-    return sum(key.endswith(".score") for key in span.attributes or ())
+    names = (key for key in span.attributes or () if key.startswith("rag."))
+    return sum(key.endswith(".score") for key in names)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 from opentelemetry import trace
 
+from conformance import checked_exports
+
 # No deadline: how busy a machine is proves nothing. `make check` takes the profile `full`; for more
 # examples: --hypothesis-profile=thorough.
 settings.register_profile("quick", deadline=None, max_examples=20)
@@ -58,6 +60,20 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(file))
         yield
+
+
+@pytest.fixture(scope="session")
+def violations() -> Iterator[list[str]]:
+    with checked_exports() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def exports_conform(violations: list[str]) -> Iterator[None]:
+    """Fail a test in which a span or an event of ours is not as both conventions say."""
+    violations.clear()  # of a thread that outlived its test
+    yield
+    assert not violations, sorted(set(violations))
 
 
 @pytest.fixture(autouse=True)

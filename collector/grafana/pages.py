@@ -373,8 +373,8 @@ COST = Dashboard(
             title="Judge tokens a second",
             queries=(
                 ask(
-                    _rate("judge_tokens", "rag_evaluation_judge, gen_ai_token_type"),
-                    "{{rag_evaluation_judge}} {{gen_ai_token_type}}",
+                    _rate("judge_tokens", "rag_evaluation_judge, token_type"),
+                    "{{rag_evaluation_judge}} {{token_type}}",
                 ),
             ),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -52,15 +53,11 @@ T = TypeVar("T")
 _Optional: TypeAlias = "Mapping[str, AttributeValue | None]"
 _Part: TypeAlias = "dict[str, AttributeValue] | Annotation"
 
-_DIGITS = 10  # of an index: a longer number is a name that only looks like one
 _SEARCHES = (semconv.EVALUATION_SEARCHES, semconv.EVALUATION_REPEATED, semconv.EVALUATION_EMPTY)
 
 
 def score_attributes(
-    ending: Ending,
-    *,
-    explanations: bool = False,
-    form: ScoreAttributes = "both",
+    ending: Ending, *, explanations: bool = False, form: ScoreAttributes = "both"
 ) -> dict[str, AttributeValue]:
     """Return the span attributes with the status and scores in ``ending``."""
     return _fitting(_parts(ending, explanations=explanations, form=form))
@@ -93,9 +90,8 @@ def _fitting(
 
 def _first_free(names: Iterable[str]) -> int:
     """Return the index after those of the evaluations of others."""
-    parts = (name.split(".", 2)[1] for name in names if name.startswith("evaluations."))
-    numbers = (int(part) for part in parts if part.isdecimal() and len(part) < _DIGITS)
-    return 1 + max(numbers, default=-1)
+    found = (re.match(r"evaluations\.(\d{1,9})\.evaluation\.", name) for name in names)
+    return 1 + max((int(match[1]) for match in found if match), default=-1)
 
 
 def _parts(ending: Ending, *, explanations: bool, form: ScoreAttributes) -> Iterator[_Part]:

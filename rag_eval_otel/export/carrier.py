@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, Tracer
+from opentelemetry.trace import Link, SpanKind, Tracer, get_current_span
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions.openinference import SPAN_KIND
-from rag_eval_otel.export.attributes import SpanScores
+from rag_eval_otel.export.attributes import SpanScores, span_context
 from rag_eval_otel.export.backends.annotation import Annotation, annotation_of
 from rag_eval_otel.types import Ending, Feedback, SpanRef
 
@@ -31,11 +31,9 @@ class Carrier:
 
     def write(self, target: SpanRef, ending: Ending) -> None:
         """Write the scores in ``ending``, if there are any, and each feedback."""
-        evaluation = ending.evaluation
-        about = {} if evaluation is None else evaluation.about
-        parts = (part for part in self.scores.parts_of(ending) if isinstance(part, Annotation))
-        if evaluation is not None:
-            self._write(target, parts, about, ending)
+        about = {} if ending.evaluation is None else ending.evaluation.about
+        parts = [part for part in self.scores.parts_of(ending) if isinstance(part, Annotation)]
+        self._write(target, parts, about, ending)
         for feedback in ending.feedback:
             self.write_feedback(feedback, about)
 
@@ -44,26 +42,18 @@ class Carrier:
             self._write(feedback.span, [annotation_of(feedback)], about, Ending())
 
     def _write(
-        self,
-        target: SpanRef,
-        parts: Iterable[Annotation],
-        about: Mapping[str, Any],
-        ending: Ending,
+        self, target: SpanRef, found: list[Annotation], about: Mapping[str, Any], ending: Ending
     ) -> None:
-        found = list(parts)
         if not found or self.scores.form == "rag":
             return
-        flags = TraceFlags(target.trace_flags)
-        linked = SpanContext(target.trace_id, target.span_id, is_remote=False, trace_flags=flags)
+        linked = get_current_span(span_context(target)).get_span_context()
+        known = {name: about[name] for name in _NAMES if name in about}
         span = self.tracer.start_span(
             "evaluate turn",
             context=Context(),
             kind=SpanKind.INTERNAL,
             links=[Link(linked)],
-            attributes={
-                SPAN_KIND: "EVALUATOR",
-                **{name: about[name] for name in _NAMES if name in about},
-            },
+            attributes={SPAN_KIND: "EVALUATOR", **known},
         )
         self.scores.set(span, found)
         self.scores.add_events(span, ending)

@@ -392,7 +392,7 @@ class InstrumentSink:
     def count_cost(self, evaluation: Evaluation) -> None:
         """Count the requests, tokens and money of ``evaluation``."""
         usage, source = evaluation.usage, self._source(evaluation)
-        read, written = ({**source, semconv.GEN_AI_TOKEN_TYPE: k} for k in ("input", "output"))
+        read, written = ({**source, semconv.TOKEN_TYPE: k} for k in ("input", "output"))
         for name, number, attributes in (
             (semconv.JUDGE_CALLS, usage.judge_requests, source),
             (semconv.JUDGE_TOKENS, usage.prompt_tokens, read),

@@ -14,7 +14,7 @@ from rag_eval_otel.prices import Prices
 from rag_eval_otel.types import Replies
 
 _STANDARD = {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai"}
-_CHAT = semconv.OPERATION_CHAT
+_CHAT = "chat"
 
 
 def write_judge_span(
@@ -39,16 +39,16 @@ def write_judge_span(
         semconv.GEN_AI_OPERATION_NAME: _CHAT,
         semconv.GEN_AI_PROVIDER_NAME: _STANDARD.get(str(provider), provider),
         semconv.GEN_AI_REQUEST_MODEL: meter.model,
-        semconv.GEN_AI_RESPONSE_MODEL: reply.model or None,
-        semconv.GEN_AI_FINISH_REASONS: (finish,) if finish else None,
+        "gen_ai.response.model": reply.model or None,
+        "gen_ai.response.finish_reasons": (finish,) if finish else None,
         semconv.GEN_AI_USAGE_INPUT_TOKENS: reply.usage.prompt_tokens or None,
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: reply.usage.completion_tokens or None,
         semconv.EVALUATION_COST: cost,
         semconv.EVALUATION_CURRENCY: None if cost is None else prices.currency,
         semconv.ERROR_TYPE: None if outcome == "ok" else outcome,
         semconv.HTTP_STATUS: None if error is None else status_of(error),
-        semconv.GEN_AI_INPUT_MESSAGES: messages_json(asked),
-        semconv.GEN_AI_OUTPUT_MESSAGES: messages_json(said),
+        "gen_ai.input.messages": messages_json(asked),
+        "gen_ai.output.messages": messages_json(said),
     }
     context = trace.set_span_in_context(trace.NonRecordingSpan(parent), Context())
     name, kind = f"{_CHAT} {meter.model}", trace.SpanKind.CLIENT

@@ -83,8 +83,9 @@ class SpanWriter:
         context, operation = run.tree.context, operation_of(run)
         requested = _request(run) if run.kind == "llm" else {}
         model = _text(requested.get(semconv.GEN_AI_REQUEST_MODEL))
+        is_workflow = operation == semconv.OPERATION_INVOKE_WORKFLOW
         named = {"llm": model, "retriever": None}
-        target = named.get(run.kind, _own_name(run) if operation else run.name)
+        target = named.get(run.kind, _own_name(run) if is_workflow else run.name)
         name = " ".join(str(part) for part in (operation, target) if part) or run.name
         attributes: Attributes = {}
         if self.config.export_content == "all" and step is not None:
@@ -139,7 +140,7 @@ def operation_of(run: Run) -> str | None:
     """Return the GenAI operation name of a LangChain run, or None for a chain within a run."""
     if run.kind == "llm":
         is_chat = isinstance(run.asked, list)
-        return semconv.OPERATION_CHAT if is_chat else semconv.OPERATION_TEXT_COMPLETION
+        return "chat" if is_chat else "text_completion"
     if run.kind in _OPERATIONS or run is not run.tree.root:
         return _OPERATIONS.get(run.kind)
     runs = run.tree.runs
@@ -179,7 +180,7 @@ def _request(run: Run) -> Attributes:
         value = float(value) if kind is float and type(value) is int else value
         is_known = type(value) is kind and value != [] and (name, value) != ("n", 1)
         if is_known:
-            found.setdefault(semconv.GEN_AI_REQUEST + leaf, value)
+            found.setdefault("gen_ai.request." + leaf, value)
     return found
 
 
@@ -188,14 +189,14 @@ def _described(run: Run, operation: str | None) -> Attributes:
         read, written = run.tokens or (None, None)
         return {
             semconv.GEN_AI_PROVIDER_NAME: _provider(run)[0],
-            semconv.GEN_AI_RESPONSE_MODEL: run.model,
+            "gen_ai.response.model": run.model,
             semconv.GEN_AI_RESPONSE_ID: provider_id(run.response_id),
-            semconv.GEN_AI_FINISH_REASONS: None if run.finish is None else [run.finish],
+            "gen_ai.response.finish_reasons": None if run.finish is None else [run.finish],
             semconv.GEN_AI_USAGE_INPUT_TOKENS: read,
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: written,
-            semconv.GEN_AI_USAGE_CACHE_READ: run.details.get("cache_read"),
-            semconv.GEN_AI_USAGE_CACHE_WRITE: run.details.get("cache_creation"),
-            semconv.GEN_AI_USAGE_REASONING: run.details.get("reasoning"),
+            "gen_ai.usage.cache_read.input_tokens": run.details.get("cache_read"),
+            "gen_ai.usage.cache_write.input_tokens": run.details.get("cache_creation"),
+            "gen_ai.usage.reasoning.output_tokens": run.details.get("reasoning"),
         }
     if run.kind == "retriever":
         return {
@@ -207,14 +208,14 @@ def _described(run: Run, operation: str | None) -> Attributes:
         root = run.tree.root
         is_agent = operation_of(root) == semconv.OPERATION_INVOKE_AGENT
         return {
-            semconv.GEN_AI_TOOL_NAME: run.name,
-            semconv.GEN_AI_TOOL_CALL_ID: _call_id(run),
-            semconv.GEN_AI_TOOL_TYPE: "function",
+            "gen_ai.tool.name": run.name,
+            "gen_ai.tool.call.id": _call_id(run),
+            "gen_ai.tool.type": "function",
             semconv.GEN_AI_AGENT_NAME: root.name if is_agent else None,
         }
     if operation == semconv.OPERATION_INVOKE_AGENT:
         return {semconv.GEN_AI_AGENT_NAME: run.name}
-    return {semconv.GEN_AI_WORKFLOW_NAME: _own_name(run) if operation else None}
+    return {"gen_ai.workflow.name": _own_name(run) if operation else None}
 
 
 def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
@@ -227,19 +228,19 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
         documents = [replace(p, text=clean.text(p.text)) for p in step.documents or ()]
         entries = ({"id": p.id, "score": p.score, "content": p.text} for p in documents)
         attributes = {
-            semconv.GEN_AI_RETRIEVAL_QUERY_TEXT: asked,
-            semconv.GEN_AI_RETRIEVAL_DOCUMENTS: _json([*map(_known, entries)]),
+            "gen_ai.retrieval.query.text": asked,
+            "gen_ai.retrieval.documents": _json([*map(_known, entries)]),
         }
     elif run.kind == "tool":
         description = clean.text(run.description) if run.description else None
         arguments = _object(run.asked, "input", clean=clean)
         asked = arguments if asked is None else asked
         attributes = {
-            semconv.GEN_AI_TOOL_CALL_ARGUMENTS: arguments,
-            semconv.GEN_AI_TOOL_CALL_RESULT: None
+            "gen_ai.tool.call.arguments": arguments,
+            "gen_ai.tool.call.result": None
             if step.output is None
             else _object(step.output, "output", clean=clean),
-            semconv.GEN_AI_TOOL_DESCRIPTION: description,
+            "gen_ai.tool.description": description,
             "tool.description": description,
         }
     else:
@@ -251,12 +252,12 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
         shown = messages or ([_message("user", asked, (), clean=clean)] if asked else [])
         replies = [_message("assistant", told or "", calls, clean=clean)]
         attributes = {
-            semconv.GEN_AI_INPUT_MESSAGES: _json(shown) if shown else None,
-            semconv.GEN_AI_OUTPUT_MESSAGES: _json(replies) if replies[0]["parts"] else None,
+            "gen_ai.input.messages": _json(shown) if shown else None,
+            "gen_ai.output.messages": _json(replies) if replies[0]["parts"] else None,
         }
     pairs = [(each["role"], _text_of(each)) for each in messages]
     same = openinference.texts(asked=asked, told=told, documents=documents, messages=pairs)
-    return {**same, **attributes}
+    return {**same, **(attributes if operation_of(run) else {})}
 
 
 def messages_json(messages: Iterable[tuple[str, str]]) -> str | None:

@@ -44,8 +44,8 @@ from rag_eval_otel.registry import Registry
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED = frozenset(
     "annotator cause citations contexts cost currency drift duration history injection judge label"
-    " offline outcome overall reason retrieval sampling status threshold tokens truncated"
-    " unsupported version".split()
+    " normalized_score offline outcome overall reason retrieval sampling status threshold tokens"
+    " truncated unsupported version".split()
 )
 """Names that no metric can have, because ``rag.evaluation.<name>`` is a value of the evaluation."""
 

@@ -353,7 +353,7 @@ class Source:
 
     def flush(self) -> None:
         in_time = self._delivery.end_flush(self._delivery.begin_flush(), timeout=_PATIENCE)
-        if not in_time or self.lost.keys() & {"internal", "unauthorized"}:
+        if not in_time or self.lost.keys() & {"rejected", "unauthorized"}:
             why = ", ".join(self.lost) or "no answer"
             raise StoppedError(f"{self.key} takes no more scores ({why})")
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, get_args
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions.openinference import SPAN_KIND
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.export.backends.annotation import IDENTIFIER, OVERALL
+from rag_eval_otel.export.backends.annotation import IDENTIFIER
 from rag_eval_otel.tools.otlp import SIGNALS, Message, read_messages
 from rag_eval_otel.tools.read import contexts_in, history_in, source_of
 from rag_eval_otel.tools.rows import (
@@ -197,10 +197,7 @@ _FIELDS: Final = {
     "version": semconv.LEAF_VERSION,
     "explanation": semconv.LEAF_EXPLANATION,
 }
-_SPAN_FIELDS: Final = {
-    "judge": semconv.EVALUATION_JUDGE,
-    "sampling_probability": semconv.EVALUATION_SAMPLING_PROBABILITY,
-}
+_OF_OBJECT: Final = ("name", "score", "label", "explanation")
 _EVENT_FIELDS: Final = {
     "value": semconv.GEN_AI_EVALUATION_SCORE_VALUE,
     "normalized": semconv.EVALUATION_NORMALIZED,
@@ -268,7 +265,7 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
                         evaluation=replace(evaluation, scores=scores),
                         sample=Sample(question=text(attributes.get(semconv.QUESTION)) or ""),
                         service=service,
-                        stored=_stored(attributes),
+                        stored={name: text(attributes.get(key)) for name, key in _VERDICT.items()},
                         **ids,
                     )
 
@@ -310,10 +307,7 @@ def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
     names = dict.fromkeys(name for name, _, leaf in split if name and leaf in leaves)
     objects = _objects(attributes)
     names |= {name: None for name, each in objects.items() if each["value"] is not None}
-    turn = {  # a span for late scores says it in their objects only
-        **{name: value for each in objects.values() for name, value in each.items()},
-        **{name: attributes[key] for name, key in _SPAN_FIELDS.items() if key in attributes},
-    }
+    judges = (each["judge"] for each in objects.values() if "judge" in each)
 
     def score(name: str) -> Score:
         known = objects.get(name, {})
@@ -328,9 +322,9 @@ def _on_span(_: Message, attributes: Message) -> Iterator[Evaluation]:
     if judged := tuple(score(name) for name in names if not name.startswith(_OFFLINE)):
         yield Evaluation(
             scores=judged,
-            judge=text(turn.get("judge")),
+            judge=text(attributes.get(semconv.EVALUATION_JUDGE)) or text(next(judges, None)),
             duration=number(attributes.get(semconv.EVALUATION_DURATION)) or 0.0,
-            sampling=sampling_of(turn.get("sampling_probability")),
+            sampling=sampling_of(attributes.get(semconv.EVALUATION_SAMPLING_PROBABILITY)),
         )
     if offline := tuple(score(name) for name in names if name.startswith(_OFFLINE)):
         judge = offline[0].version.split("/", 3)[3:]  # after `definition_of`
@@ -345,27 +339,19 @@ def _objects(attributes: Message) -> dict[str, dict[str, Any]]:
     for key, mark in attributes.items():
         start = key.removesuffix(".identifier")
         if start != key and key.startswith("evaluations.") and mark == IDENTIFIER:
-            about: Any = None
+            about: Any = {}
             with suppress(KeyError, TypeError, ValueError):
                 about = json.loads(attributes[f"{start}.metadata"])
-            about = about if isinstance(about, dict) else {}
-            found[str(attributes.get(f"{start}.name"))] = {
-                **about,
-                "normalized": about.get("normalized_score"),
-                "value": attributes.get(f"{start}.score"),
-                "label": attributes.get(f"{start}.label"),
-                "explanation": attributes.get(f"{start}.explanation"),
+            cells = {leaf: attributes.get(f"{start}.{leaf}") for leaf in _OF_OBJECT}
+            more = about if isinstance(about, dict) else {}
+            normalized = more.get("normalized_score")
+            found[str(cells["name"])] = {
+                **more,
+                **cells,
+                "value": cells["score"],
+                "normalized": normalized,
             }
     return found
-
-
-def _stored(attributes: Message) -> dict[str, str | None]:
-    objects = {"label": OVERALL, "outcome": "outcome", "cause": "cause"}
-    found = _objects(attributes)
-    return {
-        name: text(attributes.get(key, found.get(objects[name], {}).get("label")))
-        for name, key in _VERDICT.items()
-    }
 
 
 def _in_event(record: Message, attributes: Message) -> Iterator[Evaluation]:

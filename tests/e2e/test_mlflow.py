@@ -120,6 +120,7 @@ def test_feedback_equals_the_scores(mlflow: MLflow, proxy: Proxy, fault: Fault) 
     otlp = OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers, timeout=120)
     traces = [otlp, memory]
     options: dict[str, Any] = {"signals": "traces", "traces": traces, "backends": ["mlflow"]}
+    options["score_attributes"] = "rag"  # with version and threshold of each score
     if fault != "none":
         options["metrics"] = ["faithfulness", "context_relevance"]
     with fickle(mlflow, "shop", **options) as app:

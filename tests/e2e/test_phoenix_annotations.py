@@ -31,7 +31,9 @@ def expected(turns: Mapping[str, Mapping[str, Any]]) -> Found:
     found: dict[str, Counter[tuple[Any, ...]]] = {}
     for span, turn in turns.items():
         attributes = turn["attributes"]
-        names = [name.split(".")[2] for name in attributes if name.endswith(".score")]
+        names = [
+            n.split(".")[2] for n in attributes if n.startswith("rag.") and n.endswith(".score")
+        ]
         scores = Counter(
             (
                 name,
@@ -64,7 +66,9 @@ def test_annotations_equal_the_scores(phoenix: Phoenix, proxy: Proxy, fault: Fau
     proxy.fault = fault
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"openinference.project.name={service}")
-        with fickle(phoenix, service, signals="traces", backends=["phoenix"]) as app:
+        with fickle(
+            phoenix, service, signals="traces", backends=["phoenix"], score_attributes="rag"
+        ) as app:
             app.run(TURNS - BAD_TURNS, GOOD)
             app.run(BAD_TURNS, BAD)
             assert app.handle.flush(PATIENCE)

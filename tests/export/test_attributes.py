@@ -300,7 +300,7 @@ def test_scores_take_only_the_room_that_a_span_has(most: int | None, own: int, f
     [
         (["evaluations.0.evaluation.name", "evaluations.4.evaluation.name"], 5),
         (["trace.evaluations.7.evaluation.name", "evaluations.x.evaluation.name"], 0),
-        ([f"evaluations.{'9' * 5000}.evaluation.name", "evaluations.", "evaluations.1"], 2),
+        ([f"evaluations.{'9' * 5000}.evaluation.name", "evaluations.", "my.evaluations.1"], 0),
     ],
 )
 def test_indices_continue_after_those_of_others(names: list[str], first: int) -> None:

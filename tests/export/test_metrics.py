@@ -51,7 +51,7 @@ def test_requests_and_tokens_are_counted() -> None:
     points = recorded(Evaluation(scores=(OK,), judge="m", usage=usage, lag=0.5))
     assert [p.value for p in points["rag.evaluation.judge.calls"]] == [4]
     tokens = points["rag.evaluation.judge.tokens"]
-    assert {p.attributes["gen_ai.token.type"]: p.value for p in tokens} == {
+    assert {p.attributes["token_type"]: p.value for p in tokens} == {
         "input": 100,
         "output": 9,
     }

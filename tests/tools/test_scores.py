@@ -8,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-from live import attached
+from live import attached, retrieved
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.rows import Row, UnscoredTurn, flat_columns, unit_value
 from rag_eval_otel.tools.scores import metric_names, moment, read_scores
 from rag_eval_otel.types import Evaluation, Sample, Score
-from score_files import event, exported, jsonl, page_of, span
+from score_files import event, exported, jsonl, otlp_json, page_of, span
 
 EVALUATED = Row(
     index=0,
@@ -153,25 +154,42 @@ def test_times_in_finer_units_are_recognised(unit: float) -> None:
 TURNS = 12
 
 
-def test_exported_turns_are_read(tmp_path: Path) -> None:
-    """Spans and events agree: each score once, with judge, version and duration."""
-    with attached(hold_seconds=30) as app:
+@pytest.mark.parametrize("form", ["both", "openinference", "rag"])
+def test_exported_turns_are_read(form: Any, tmp_path: Path) -> None:
+    """Spans and events agree, and the spans alone: each score once, with judge and version."""
+    evaluations = list[Evaluation]()
+    options = {"score_attributes": form, "sinks": [evaluations.append]}
+    with attached(hold_seconds=30, **options) as app:
         for number in range(TURNS):
             app.turn(number)
         assert app.handle.flush()
         path = jsonl(tmp_path / "otlp.json", exported(app))
-        spans = [s for s in app.exported() if "rag.evaluation.status" in (s.attributes or {})]
-    found = list(read_scores(path))
-    rows = [record for record in found if isinstance(record, Row)]
-    assert len(spans) == TURNS
-    traces = {f"trace {span.context.trace_id:032x}" for span in spans}
-    assert {row.place for row in rows} == traces
-    first = spans[0].attributes or {}
-    names = [score.name for score in rows[0].scores]
-    assert [len(row.scores) for row in rows] == [len(set(names))] * TURNS
-    for score in rows[0].scores:
-        assert score.value == first[f"rag.evaluation.{score.name}.score"]
-        assert score.version in " ".join(map(str, first.values()))
-    assert rows[0].evaluation.judge == first["rag.evaluation.judge"]
-    assert rows[0].evaluation.duration > 0
+        alone = jsonl(tmp_path / "spans.json", exported(app)[:1])
+    first = evaluations[0]
+    for file in (path, alone):
+        rows = [record for record in read_scores(file) if isinstance(record, Row)]
+        assert {row.place for row in rows} == {
+            f"trace {each.span.trace_id:032x}" for each in evaluations if each.span
+        }
+        names = [score.name for score in rows[0].scores]
+        assert [len(row.scores) for row in rows] == [len(set(names))] * TURNS
+        found = {(s.name, s.value, s.label, s.version) for s in rows[0].scores}
+        assert found == {(s.name, s.value, s.label, s.version) for s in first.scores}
+        assert (rows[0].evaluation.judge, rows[0].stored["label"]) == (first.judge, first.label)
     assert page_of(path).count("<h3>Time line</h3>") == len(names)
+
+
+def test_late_scores_are_read_as_those_of_the_turn(tmp_path: Path) -> None:
+    """The span that carries them has a link to it."""
+    with attached() as app:
+        chain = app.chain()
+        chain.end()
+        search = app.step("RETRIEVER", chain, **retrieved(1))
+        app.generate(1, chain)
+        search.end()
+        assert app.handle.flush()
+        path = jsonl(tmp_path / "late.json", [otlp_json(encode_spans(app.carriers()))])
+    (row,) = [record for record in read_scores(path) if isinstance(record, Row)]
+    assert row.span == f"{chain.get_span_context().span_id:016x}"
+    assert {"faithfulness", "context_relevance"} <= {score.name for score in row.scores}
+    assert row.evaluation.judge == "fake"

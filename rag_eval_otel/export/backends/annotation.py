@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from http import HTTPStatus
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from rag_eval_otel.capture.values import exportable
-from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Evaluation, Feedback, Score, SpanRef
 
 Annotator: TypeAlias = Literal["LLM", "CODE", "HUMAN"]
@@ -169,7 +168,6 @@ def openinference_object(annotation: Annotation, number: int) -> dict[str, str |
     return {prefix + leaf: value for leaf, value in leaves.items() if value is not None}
 
 
-T = TypeVar("T")
 _AGAIN: Final = frozenset({408, 409, 425, 429})
 
 
@@ -223,10 +221,7 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 def backend_error(error: Exception) -> BackendError:
     """Return a `BackendError` with status and type of ``error``, whose message may quote texts."""
-    source: Any = error
-    while source is not None and getattr(source, "response", None) is None:
-        source = source.__context__  # some errors are raised while handling another one
-    response = getattr(source, "response", None)
+    response = getattr(error, "response", None)
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     if status is None and hasattr(error, "get_http_status_code"):  # MLflow
         status = error.get_http_status_code()
@@ -242,24 +237,3 @@ def backend_error(error: Exception) -> BackendError:
         body=str(getattr(response, "text", "") or getattr(error, "body", "")),
         retry_after=after,
     )
-
-
-class Parallel:
-    """Sends several requests at a time, for backends that take one object in a request."""
-
-    def __init__(self) -> None:
-        self._executor = Workers(8)
-        self._executor.prepare()  # none can be started at exit
-
-    def send(
-        self, function: Callable[[T], None], groups: Iterable[tuple[T, Sequence[Annotation]]]
-    ) -> list[Refusal]:
-        """Call ``function(key)`` for each group; refuse the groups for which it fails."""
-        calls = [(self._executor.submit(function, key), annotations) for key, annotations in groups]
-        refusals: list[Refusal] = []
-        for future, group in calls:
-            try:
-                future.result()
-            except BackendError as error:  # noqa: PERF203  # each call has its own result
-                refusals += [Refusal(annotation=one, error=error) for one in group]
-        return refusals

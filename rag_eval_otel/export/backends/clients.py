@@ -19,7 +19,6 @@ from rag_eval_otel.export.backends.annotation import (
     IDENTIFIER,
     Annotation,
     BackendError,
-    Parallel,
     Refusal,
     reported,
 )
@@ -101,14 +100,19 @@ class MLflow:
             import_module("mlflow.exceptions").MlflowException,
             import_module("requests").RequestException,
         )
-        self._parallel = Parallel()
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
         """Write the feedback of each trace; refuse all annotations of a trace that failed."""
         traces: dict[str, list[Annotation]] = defaultdict(list)
         for annotation in annotations:
             traces[f"tr-{annotation.trace_hex}"].append(annotation)
-        return self._parallel.send(lambda trace: self._write(trace, traces[trace]), traces.items())
+        refusals: list[Refusal] = []
+        for trace, group in traces.items():
+            try:
+                self._write(trace, group)
+            except BackendError as error:  # noqa: PERF203  # each trace has its own result
+                refusals += [Refusal(annotation=each, error=error) for each in group]
+        return refusals
 
     def _write(self, trace: str, annotations: Sequence[Annotation]) -> None:
         stored: dict[str, list[tuple[float, str]]] = defaultdict(list)

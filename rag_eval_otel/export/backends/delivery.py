@@ -34,18 +34,12 @@ from rag_eval_otel.runtime.threads import start_thread
 from rag_eval_otel.types import Evaluation, Feedback
 
 Outcome: TypeAlias = Literal[
-    "delivered",
-    "expired",  # the backend did not accept it within an hour
-    "internal",  # the client of the backend raised an unexpected error
-    "not_found",  # its span did not arrive at the backend within five minutes
-    "overload",  # the queue was full
-    "rejected",  # the backend refused it as invalid
-    "shutdown",  # the process ended first
-    "unauthorized",  # the backend refused the key
+    "delivered", "expired", "overload", "rejected", "shutdown", "unauthorized"
 ]
-"""What became of an annotation: ``delivered``, or the reason why it was dropped."""
+"""What became of an annotation: ``delivered``, or why it was dropped, see docs/backends.md."""
 
 _UNAUTHORIZED: Final = frozenset({401, 403})
+_OF_ONE: Final = frozenset({*_UNAUTHORIZED, 404})  # the next request need not wait
 _QUOTED: Final = 300  # characters of a backend's message in the log
 
 
@@ -65,8 +59,6 @@ class Limits:
 
 @dataclass(slots=True)
 class _Entry:
-    """An annotation in the queue, with times of ``time.monotonic()``."""
-
     annotation: Annotation
     due: float  # the next attempt
     since: float  # when it was queued
@@ -104,7 +96,6 @@ class Delivery:
         self._entries: dict[int, _Entry] = {}  # by number, which says what came before a flush
         self._next = self._flushes = self._failures = 0
         self._paused_until = 0.0
-        self._last_error = ""
         self._client: Client | None = None
         self._thread: threading.Thread | None = None
 
@@ -118,17 +109,14 @@ class Delivery:
         with self._changed:
             now, linger = self._clock(), 0.0 if self._flushes else self._limits.linger
             for annotation in annotations:
-                if self._is_closed:
-                    lost["shutdown"] += 1
-                elif len(self) >= self._limits.items:
-                    lost["overload"] += 1
+                if self._is_closed or len(self) >= self._limits.items:
+                    lost["shutdown" if self._is_closed else "overload"] += 1
                 else:
                     self._entries[self._next] = _Entry(annotation, due=now + linger, since=now)
                     self._next += 1
             self._start()
             self._changed.notify_all()
-        full = "the queue is full, because the backend is slow or down"
-        self._count(lost, full if "overload" in lost else "the process ended first")
+        self._count(lost, "the process ended, or the backend is slow or down")
 
     def begin_flush(self) -> int:
         """Make all annotations due now; return the number of the first one that comes later."""
@@ -156,100 +144,88 @@ class Delivery:
             self._is_closed = True
             left, self._entries = len(self), {}
             self._changed.notify_all()
-        lost = Counter[Outcome]({"shutdown": left})
-        self._count(lost, self._last_error or "the process ended first")
+        self._count(Counter[Outcome]({"shutdown": left}), "the process ended first")
 
     def send_due(self) -> float | None:
         """Send one due batch; return the seconds until the next, or None if the queue is empty."""
-        batch = self._take()
+        with self._changed:
+            now, size = self._clock(), 1 if self._failures else self._limits.batch
+            due = sorted((each.due, n) for n, each in self._entries.items() if each.due <= now)
+            chosen = due[:size] if now >= self._paused_until else ()
+            batch = {number: self._entries[number] for _, number in chosen}
         if batch:
             self._settle(batch, self._send([entry.annotation for entry in batch.values()]))
         with self._changed:
-            due = min((entry.due for entry in self._entries.values()), default=None)
-            return None if due is None else max(0.0, max(self._paused_until, due) - self._clock())
+            first = min((entry.due for entry in self._entries.values()), default=None)
+            next_at = None if first is None else max(self._paused_until, first)
+            return None if next_at is None else max(0.0, next_at - self._clock())
 
     def _run(self) -> None:
         silence()
-        self._wait(None)
-        while not self._is_closed:
-            self._wait(self.send_due())
-
-    def _wait(self, seconds: float | None) -> None:
-        with self._changed:
-            if not self._is_closed and (seconds or not self._entries):
-                self._changed.wait(seconds)
+        seconds: float | None = None
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    return
+                if seconds or not self._entries:
+                    self._changed.wait(seconds)
+            seconds = self.send_due()
 
     def _start(self) -> None:
         if self._thread is None:  # at the first `put` also in a forked child
             self._thread = start_thread(self._run, f"-{self.name}")
 
-    def _take(self) -> Mapping[int, _Entry]:
-        """Return the next batch by number: the entries due first, after a failure only one."""
-        with self._changed:
-            now = self._clock()
-            if now < self._paused_until:
-                return {}
-            due = sorted((each.due, n) for n, each in self._entries.items() if each.due <= now)
-            size = 1 if self._failures else self._limits.batch
-            return {number: self._entries[number] for _, number in due[:size]}
-
-    def _send(self, batch: Sequence[Annotation]) -> Mapping[UUID, BackendError] | None:
-        """Send ``batch``; return errors by annotation id, or None after an unexpected exception."""
+    def _send(self, batch: Sequence[Annotation]) -> Mapping[UUID, BackendError]:
+        """Send ``batch``, and return the errors by the ids of annotations."""
+        failure = BackendError("an unexpected error of its client", status=HTTPStatus.BAD_REQUEST)
         with self._edge:
             try:
                 self._client = self._client or self._connect()
                 return {each.annotation.id: each.error for each in self._client.send(batch)}
             except BackendError as error:
-                return dict.fromkeys((each.id for each in batch), error)
-        return None
+                failure = error
+        return dict.fromkeys((each.id for each in batch), failure)
 
-    def _settle(
-        self, batch: Mapping[int, _Entry], errors: Mapping[UUID, BackendError] | None
-    ) -> None:
+    def _settle(self, batch: Mapping[int, _Entry], errors: Mapping[UUID, BackendError]) -> None:
         """Remove and count the annotations of ``batch`` that ended; schedule the others again."""
         ended: Counter[Outcome] = Counter()
-        refused = [*(errors or {}).values()]
-        failed = [e for e in refused if e.status not in {*_UNAUTHORIZED, HTTPStatus.NOT_FOUND}]
+        failed = [error for error in errors.values() if error.status not in _OF_ONE]
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
             self._failures = self._failures + 1 if failed else 0
             pause = self._at_most(self._limits.pause * 2.0 ** min(self._failures - 1, 30))
-            waits = [max(pause, e.retry_after) for e in failed if e.is_temporary]
-            self._paused_until = self._clock() + max(waits) if waits else 0.0
+            waits = [max(pause, error.retry_after) for error in failed if error.is_temporary]
+            self._paused_until = self._clock() + max(waits, default=0.0)
             for number, entry in batch.items():
-                outcome: Outcome | None = "internal"
-                if errors is not None:
-                    error = errors.get(entry.annotation.id)
-                    outcome = self._outcome(entry, error, is_alone=len(batch) == 1)
+                error = errors.get(entry.annotation.id)
+                outcome = self._outcome(entry, error, is_alone=len(batch) == 1)
                 if outcome is not None:
                     ended[outcome] += 1
                     del self._entries[number]
             self._changed.notify_all()
-        self._last_error = next((str(error) for error in refused), "")
-        self._count(ended, self._last_error or "docs/backends.md")
+        told = next(map(str, errors.values()), "")
+        self._count(ended, told)
         if not ended and waits:
             text = "%s did not take scores (%s); they are sent again; logged at most once a minute"
-            self._log.write("again", text, self.name, self._last_error[:_QUOTED])
+            self._log.write("again", text, self.name, told[:_QUOTED])
 
     def _outcome(
         self, entry: _Entry, error: BackendError | None, *, is_alone: bool
     ) -> Outcome | None:
         """Return the outcome of ``entry``, or None after scheduling its next attempt."""
-        age = self._clock() - entry.since
-        if error is None:
-            return "delivered"
-        if error.status in _UNAUTHORIZED:
-            return "unauthorized"
-        if error.is_temporary:
-            entry.due = self._paused_until
-        elif error.status == HTTPStatus.NOT_FOUND:
-            if age > self._limits.patience:
-                return "not_found"
+        age, is_missing = self._clock() - entry.since, False
+        if error is None or error.status in _UNAUTHORIZED:
+            return "delivered" if error is None else "unauthorized"
+        if error.status == HTTPStatus.NOT_FOUND:  # its span may arrive later
+            is_missing = True
             entry.due = self._clock() + self._at_most(max(self._limits.pause, age))
+        elif error.is_temporary:
+            entry.due = self._paused_until
         elif is_alone:  # else another annotation of the batch may be the invalid one
             return "rejected"
-        return "expired" if age > self._limits.max_age else None
+        most = self._limits.patience if is_missing else self._limits.max_age
+        return "expired" if age > most else None
 
     def _at_most(self, pause: float) -> float:
         return min(pause, self._limits.hurry if self._flushes else self._limits.max_pause)
