@@ -28,19 +28,8 @@ from packaging.requirements import Requirement
 Config: TypeAlias = "dict[str, Any]"
 Run: TypeAlias = "Callable[[Config], Any]"
 
-VIAS = (
-    "callback",
-    "openinference",
-    "traceloop",
-    "langfuse",
-    "genai",
-    "llamaindex_native",
-    "haystack_native",
-)
-"""The ways of capture. `callback` is our own LangChain handler, the others are span sources."""
-
-SPANS = frozenset(VIAS) - {"callback"}
-"""For `not_on_spans`: what other instrumentations do not record, but our own handler can see."""
+SPANS = frozenset({"openinference", "traceloop", "langfuse", "genai"})
+"""For `not_on_spans`: what instrumentations do not record, but our own callback handler can see."""
 
 V1 = ("langchain>=1",)
 """For `needs`."""

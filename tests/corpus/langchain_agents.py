@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import create_react_agent
@@ -16,9 +15,8 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from . import kit
-from .kit import SPANS, V1, Config, app
+from .kit import V1, Config, app
 from .langchain_kit import (
-    Words,
     ask_agent,
     call,
     calls,
@@ -257,19 +255,6 @@ def tool_finds_nothing(config: Config, question: str, answer: str) -> None:
 
 def guide(llm: Any) -> Any:
     return lcel("Leaflets:\n{leaflets}\n\nGuest: {guest}", llm)
-
-
-@kit.turn("Who moved the mill by stone?", (MILL,), "Only the year is told.", not_on_spans=SPANS)
-def search_by_vector(config: Config, question: str, answer: str) -> None:
-    """Vector stores: `similarity_search_by_vector` with an embedding of one's own."""
-    db, embeddings = store(*MUSEUM), Words()
-
-    def look(inputs: dict[str, str]) -> str:
-        vector = embeddings.embed_query(inputs["guest"])
-        return joined(db.similarity_search_by_vector(vector, k=1))
-
-    whole = RunnablePassthrough.assign(leaflets=look) | guide(model(answer))
-    whole.invoke({"guest": question}, config)
 
 
 @kit.turn("Where are sparks?", (FORGE, INN), "At the forge.")

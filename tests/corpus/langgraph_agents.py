@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, create_react_agent, tools_condition
 from langgraph.types import Command, interrupt
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from .kit import V1, Config, Truth, app, turn
@@ -28,18 +28,12 @@ from .langchain_kit import (
     store,
     text_of,
 )
-from .langgraph_rag import HOUSE, NOISE, PETS, TRASH
+from .langgraph_rag import HOUSE, NOISE, PETS, TRASH, GradeDocuments
 
 HACKING = "Reward hacking happens when an agent exploits flaws in the reward function."
 TYPES = "Reward hacking can be sorted into two types: goal misspecification, and reward tampering."
 VIDEO = "Video generation adds temporal consistency to the demands on a model of images."
 HALLUCINATION = "Hallucination is output that is fabricated and not grounded in context or facts."
-
-
-class GradeDocuments(BaseModel):
-    """Grade documents using a binary score for relevance."""
-
-    binary_score: str = Field(description="'yes' if relevant, or 'no' if not")
 
 
 def agentic_graph(llm: Any, retriever_tool: Any, method: str = "function_calling") -> Any:

@@ -8,9 +8,6 @@ from openai_server import HttpReply, ScriptedOpenAI, chat_reply
 
 from .kit import embed
 
-PROMPTS: list[str] = []
-"""Every prompt that a scripted model was given, in order, for those who check truths."""
-
 
 @dataclass(frozen=True)
 class Call:
@@ -25,14 +22,13 @@ Rule: TypeAlias = "tuple[str, Reply] | Callable[[str], Reply]"
 
 
 def scripted(*rules: Rule) -> Callable[[str], Reply]:
-    """Return a function that records a prompt and returns its reply.
+    """Return a function from a prompt to its reply.
 
     A rule is a text to look for, or several that are joined by ` & `, and the reply; or there is
     one function of the prompt.
     """
 
     def answer(prompt: str) -> Reply:
-        PROMPTS.append(prompt)
         for rule in rules:
             if callable(rule):
                 return rule(prompt)

@@ -201,7 +201,6 @@ def test_each_form_of_file_gives_the_turn(tmp_path: Path, form: str) -> None:
         (b'{"resourceSpans": []}\nnot json\n', "line 2: is not JSON"),
         (b'{"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]}\n', "not valid OTLP"),
         (b"\x28\xb5\x2f\xfdabc", "compressed by zstd; decompress it first: zstd -d"),
-        (b"PK\x03\x04 something", "must be OTLP JSON"),
         (b"\0\0\0\x05\x0a\x03\x12\xff\xff", "must be OTLP JSON"),  # protobuf
     ],
 )
@@ -217,9 +216,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> N
     "changed",
     [
         {"traceId": 7},
-        {"traceId": "abc"},
         {"spanId": "zzzzzzzzzzzzzzzz"},
-        {"spanId": "AAAA"},
         {"parentSpanId": "abc"},
         {"startTimeUnixNano": "yesterday"},
         {"attributes": [{"key": "n", "value": {"intValue": "x"}}]},

@@ -101,12 +101,10 @@ def test_a_compressed_request_is_recognised(pack: Callable[[bytes], bytes]) -> N
         (count_spans, b"\x0a\x05\x12"),
         (count_spans, b"\x0b\x01"),
         (count_spans, b"\x0a" + b"\xff" * 10 + b"\x01"),
-        (count_spans, b"\x0a"),
         # What is cut, goes on after its end, or only begins like gzip or zlib.
         (unpacked, gzip.compress(content(*turn(1)))[:-9]),
         (unpacked, gzip.compress(content(*turn(1))) * 2),
         (unpacked, b"\x1f\x8b\x08nothing"),
-        (unpacked, b"\x78\x9cx"),
         (parsed, in_span(sized(0x2A, b"\xff"))),  # a name that is not UTF-8
     ],
 )
@@ -214,15 +212,12 @@ def _hex(text: str) -> str:
     "text",
     [
         "no JSON",
-        "[]",
         '{"resourceSpans": 1}',
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]}',
-        '{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": []}]}]}]}',
         '{"resourceSpans": [{"scopeSpans": [{"spans": [{"kind": Infinity}]}]}]}',
         '{"resourceSpans": [{"resource": "\\ud800"}]}',
         "[" * 100_000,
         '{"a":' * 100_000,
-        "\x00",
     ],
 )
 def test_json_that_is_no_otlp_is_not_read(text: str) -> None:
