@@ -46,16 +46,6 @@ def found(*steps: Step) -> list[object]:
 # --- contexts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "prompt",
-    [(), (f"Gegründet 1987 von einer Ada. Rückgabe in 45 Tagen. {ASKED}",)],
-    ids=["not captured", "translated"],
-)
-def test_all_that_was_retrieved_where_the_prompt_shows_none(prompt: tuple[str, ...]) -> None:
-    """Where none can be told from the others, all are contexts."""
-    assert contexts(root(), search(*PAGES), write(*prompt)) == PAGES
-
-
 QUOTED = 'Quote: "kites"\n- and\tspars, says Bjørn\n- 7 to 22, it\'s said'
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from plain_views import View
 from rag_eval_otel.capture import step as build
-from rag_eval_otel.capture.step import CONTEXT_TOOLS, Result, Step, arguments, has_longer_text
+from rag_eval_otel.capture.step import Result, Step, arguments, has_longer_text
 from rag_eval_otel.capture.values import CUT, HIDDEN, plain
 from rag_eval_otel.types import Passage
 from recordings import misread
@@ -188,18 +188,6 @@ def test_a_retrieval() -> None:
 def test_arguments_of_a_decorated_function(inputs: object, expected: object) -> None:
     """The only question among them, or its keywords."""
     assert arguments(inputs) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "retrieves"),
-    [
-        *(("search_kb", True), ("lookUp", True), ("look-up", False), ("my.docs", True)),
-        *(("rag", True), ("RetrieverTool", True), ("drag", False), ("calculator", False)),
-    ],
-)
-def test_names_of_tools_that_retrieve(name: str, *, retrieves: bool) -> None:
-    """By a word in them."""
-    assert bool(CONTEXT_TOOLS.search(name)) is retrieves
 
 
 STEP = Step(id=1, parent=None, kind="llm", name="x" * 99, start=0)

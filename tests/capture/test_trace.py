@@ -391,19 +391,6 @@ def test_what_the_judge_s_calls_write_is_not_kept(app: App) -> None:
     assert collecting_size(app.store) == 0
 
 
-def test_a_failure_does_not_reach_whoever_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An application that logs hears nothing of ours, whatever goes wrong."""
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError
-
-    with attached(raise_errors=False) as app:
-        monkeypatch.setattr(app.store._logs, "add", fail)  # noqa: SLF001
-        turn(app, 1, older)
-        assert app.handle.flush()
-        assert len(app.exported()) == 3
-
-
 def test_after_shutdown_nothing_is_heard_and_again_once_after_a_new_start() -> None:
     """The SDK keeps a processor for ever: ours is inert, and is used again, not added again."""
     loggers, provider = LoggerProvider(), TracerProvider()

@@ -295,7 +295,8 @@ def test_each_outage_is_logged(caplog: pytest.LogCaptureFixture) -> None:
             await asyncio.sleep(3600)
 
     with caplog.at_level(logging.WARNING, "rag_eval_otel"):
-        run(use, limits=Limits(failures=5, retries=0))
+        _, server = run(use, limits=Limits(failures=5, retries=0))
+    assert server.endpoint.breaker.openings == 2
     told = [record.getMessage() for record in caplog.records]
     assert [
         line.startswith("rag_eval_otel: the judge m fails (transport, 5 in a row)") for line in told

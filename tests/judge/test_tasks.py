@@ -77,14 +77,6 @@ SHOWN: dict[str, Any] = {"question": Q, "answer": A}
 GIVEN: dict[str, Any] = {"inputs": SHOWN, "outputs": {"statements": ["It is so.", "Thänks."]}}
 
 
-def test_an_example_is_kept_as_it_was_given() -> None:
-    """Inputs in the order of the kind, the reply as JSON, letters as they are."""
-    example = kinds.example_of(kinds.STATEMENTS, {**GIVEN, "inputs": {"answer": A, "question": Q}})
-    assert example is not None
-    assert example.inputs == (("question", Q), ("answer", A))
-    assert example.outputs == '{"statements": ["It is so.", "Thänks."]}'
-
-
 def test_tasks_with_other_examples_are_other_questions() -> None:
     """Examples are part of a question; two that differ in them alone travel apart."""
     taught = kinds.STATEMENTS.task(SHOWN, examples=[GIVEN])

@@ -248,22 +248,6 @@ def test_question_and_answer_win() -> None:
     assert captured.truths == [("What was asked?", PAGES, "What was shown.")]
 
 
-def test_a_run_that_nobody_notes() -> None:
-    """Where our handler is not attached the current span takes it."""
-    captured = capture()
-
-    def ask(question: str) -> str:
-        record_question(question)
-        record_answer(ANSWER)
-        search(question)
-        return ANSWER
-
-    with captured.within("request"):
-        RunnableLambda(ask).invoke(QUESTION)
-    assert captured.truths == TURN
-    assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 
@@ -95,6 +97,19 @@ def test_shutdown_gives_up_what_is_left() -> None:
     assert given_up == ["shutdown"] * 3
     assert not evaluator.submit(Call())
     assert evaluator.shutdown(0.01), "a second shutdown finds nothing to do"
+
+
+def test_a_cancelled_call_holds_nothing() -> None:
+    """What it was given is freed, though all threads are stuck."""
+    workers, gate, held = Workers(1), threading.Event(), Gate()
+    blocker, alive = workers.submit(gate.wait, 10), weakref.ref(held)
+    waiting = workers.submit(id, held)
+    del held
+    assert waiting.cancel()
+    gc.collect()
+    assert alive() is None
+    gate.set()
+    assert blocker.result(10)
 
 
 def test_bytes_are_bounded() -> None:

@@ -96,15 +96,6 @@ def test_scores_survive_a_worker(pytester: pytest.Pytester, pytestconfig: pytest
 
 
 @pytest.mark.slow
-def test_the_judge_is_an_option(pytester: pytest.Pytester) -> None:
-    """A judge that does not exist is an error that names what does."""
-    pytester.makepyfile(TESTS)
-    result = run(pytester, "--rag-eval-judge", "nobody")
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(["*ConfigError: *judge*openai/<model>*"])
-
-
-@pytest.mark.slow
 def test_other_sessions_are_left_alone(pytester: pytest.Pytester) -> None:
     """No report, no property, and no library is imported but pytest and our names."""
     pytester.makepyfile(
