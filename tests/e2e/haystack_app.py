@@ -17,6 +17,7 @@ from haystack.tools import create_tool_from_function
 
 from apps import company
 from apps.fakes import WordEmbeddings
+from conversations import Ask, Messages, reply_to
 
 TEMPLATE = (
     "Answer from these pages only.\n\n{% for page in documents %}{{ page.content }}\n\n{% endfor %}"
@@ -38,6 +39,10 @@ def search_first(messages: Sequence[ChatMessage]) -> ChatMessage:
     return ChatMessage.from_assistant(tool_calls=[call])
 
 
+def spoken(messages: Sequence[ChatMessage]) -> str:
+    return reply_to("\n".join(str(message.text) for message in messages))
+
+
 def unavailable(messages: Sequence[ChatMessage]) -> str:
     del messages
     message = "the model is down"
@@ -54,6 +59,22 @@ class HandbookPipeline:
         self._store.write_documents(
             [Document(id=name, content=text, embedding=embed(text)) for name, text in pages]
         )
+
+    def conversing(self, kind: str) -> Ask:
+        """Return a pipeline that gets the messages before a question as its prompt."""
+        roles = {"user": ChatMessage.from_user, "assistant": ChatMessage.from_assistant}
+
+        def ask(question: str, history: Messages) -> str:
+            before = [roles[role](text) for role, text in history]
+            system = ChatMessage.from_system(TEMPLATE)
+            template = [system, *before, ChatMessage.from_user("{{ question }}")]
+            inputs = _inputs(question)
+            inputs["prompt"]["template"] = template
+            if kind == "streamed":
+                inputs["llm"] = {"streaming_callback": lambda _: None}
+            return _reply(self._pipeline(spoken).run(inputs))
+
+        return ask
 
     def ask(self, question: str) -> str:
         return _reply(self._pipeline().run(_inputs(question)))

@@ -4,15 +4,26 @@ from typing import Any
 
 import pytest
 from llama_index.core import VectorStoreIndex
+from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine
 from llama_index.core.embeddings import BaseEmbedding
-from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
+from llama_index.core.llms import (
+    ChatMessage,
+    CompletionResponse,
+    CompletionResponseGen,
+    CustomLLM,
+    LLMMetadata,
+)
 from llama_index.core.llms.callbacks import llm_completion_callback
+from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.query_engine import BaseQueryEngine
-from llama_index.core.schema import TextNode
+from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from apps import company
 from apps.fakes import WordEmbeddings
+from conversations import REPHRASE, Ask, Messages, reply_to
+from corpus.llamaindex_kit import ChatModel
 
 
 class Words(BaseEmbedding):
@@ -59,12 +70,43 @@ class DeadWriter(Writer):
         raise ConnectionError(message)
 
 
+class Shelf(BaseRetriever):
+    """Finds one page, which has its query."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        text = f"This page was found by its words: {query_bundle.query_str}"
+        return [NodeWithScore(node=TextNode(text=text), score=1.0)]
+
+
+def conversing(kind: str) -> Ask:
+    """Return a chat engine, whose history its caller keeps."""
+    options: dict[str, Any] = {"retriever": Shelf(), "llm": ChatModel(reply_to)}
+    if kind == "system":
+        options["system_prompt"] = "You are helpful."
+    if kind == "rewritten":
+        options["condense_prompt"] = f"{REPHRASE}\n{{chat_history}}\n{{question}}"
+    kinds = {"rewritten": CondensePlusContextChatEngine}
+
+    def ask(question: str, history: Messages) -> str:
+        memory = ChatMemoryBuffer.from_defaults(llm=options["llm"])
+        made = kinds.get(kind, ContextChatEngine)
+        engine = made.from_defaults(**options, memory=memory)
+        before = [ChatMessage(role=role, content=text) for role, text in history]
+        if kind == "streamed":
+            return "".join(engine.stream_chat(question, chat_history=before).response_gen)
+        return str(engine.chat(question, chat_history=before))
+
+    return ask
+
+
 class HandbookEngine:
     """A query engine over an index of the handbook."""
 
     def __init__(self) -> None:
         nodes = [TextNode(id_=str(page.id), text=page.page_content) for page in company.documents()]
         self._index = VectorStoreIndex(nodes, embed_model=Words())
+
+    conversing = staticmethod(conversing)
 
     def ask(self, question: str) -> str:
         return str(self._engine(Writer()).query(question))
