@@ -134,7 +134,8 @@ def test_beside(session: nox.Session, *packages: str, **shared: str | list[str])
     for run in runs:
         # Frameworks of the corpus, and clients of models, leave sockets to the garbage collector.
         leaves = any(part in run[0] for part in ("corpus", "test_judges", "backends", "mlflow"))
-        loose = ["-p", "no:unraisableexception"] if leaves or session.name == "smolagents" else []
+        leaves = leaves or session.name in {"smolagents", "llamaindex"}
+        loose = ["-p", "no:unraisableexception"] if leaves else []
         session.run("pytest", *loose, *run, *session.posargs)
 
 

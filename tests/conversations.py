@@ -40,8 +40,8 @@ def turns_of(ask: Ask) -> Iterator[tuple[str, str, Messages]]:
     for number in range(4):
         for topic, history in histories.items():
             question, before = TOPICS[topic][number], list(history)
-            answer = ask(question, before)
-            assert answer.strip() == answered(topic, question)
+            answer = ask(question, before).strip()
+            assert answer == answered(topic, question)
             yield question, answer, before
             history += [("user", question), ("assistant", answer)]
 

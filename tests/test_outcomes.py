@@ -207,30 +207,6 @@ def test_the_stand_alone_question_is_compared() -> None:
     assert alone.scores[0].value != pytest.approx(1)  # without history, nothing changes
 
 
-def test_three_turns_offline() -> None:
-    """The offline judge tells the right refusal, the needless one, and the good follow-up apart."""
-    text = "Albert Einstein was born in Ulm, in the Kingdom of Württemberg, on 14 March 1879."
-    asked = Sample(
-        question="Where was Albert Einstein born?", contexts=[text], answer="I don't know."
-    )
-    right = Sample(
-        question=asked.question,
-        contexts=["The Eiffel Tower is in Paris."],
-        answer="The documents do not contain this.",
-    )
-    history = [("user", "When was Albert Einstein born?"), ("assistant", "On 14 March 1879.")]
-    follow_up = Sample(
-        question="And where?", contexts=[text], answer="He was born in Ulm.", history=history
-    )
-    results = [evaluate(sample) for sample in (right, asked, follow_up)]
-    verdict = [(one.label, one.outcome, one.cause) for one in results]
-    assert verdict == [
-        ("pass", "declined", "retrieval"),
-        ("fail", "declined", "needless_refusal"),
-        ("pass", "answered", None),
-    ]
-
-
 def test_places_of_unsupported_sentences() -> None:
     """The offsets are those of the sentences in the answer, whatever the script and the layout."""
     answer = "Das ist 🙂 gut.\r\n\r\n- **Zwei** ist   falsch.\n3. ผู้ใช้ต้องเข้าสู่ระบบ\nEnde?"

@@ -517,6 +517,9 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     shown = (call.input for call in (generator, *same) if call is not None)
     message = min((text for text in shown if text), key=len, default="")  # two may record one call
     clean = message if not any(p.text in message for p in contexts if p.text) else ""
+    earlier = [one.text for one in generator.history] if generator is not None else []
+    if earlier and is_same(asked, "\n".join([*earlier, message])):  # all messages in one text
+        asked = message
     if asked is None:
         return _message_or_query(turn, clean, shown=message, searched=searched)
     if is_in(asked, message) or is_same(asked, searched) or not message.strip():

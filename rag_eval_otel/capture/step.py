@@ -360,12 +360,14 @@ def history_in(data: Found) -> tuple[Message, ...]:
         found = messages_in(data)
         asked = [number for number, one in enumerate(found) if one["role"] == "user"]
         found = found[: asked[-1]] if asked else []
-    return tuple(
+    said = tuple(
         Message(one["role"], text)
         for one in found
         if one["role"] in _SPEAKERS and not one.get("tool_calls")
         if isinstance(text := one.get("content"), str) and text.strip()
     )
+    # smolagents writes calls and results of tools as texts, and questions after these words.
+    return () if any(one.text.startswith("New task:\n") for one in said) else said
 
 
 def _results(messages: Found) -> tuple[Result, ...]:

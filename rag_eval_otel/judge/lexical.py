@@ -184,15 +184,11 @@ class _Clause(NamedTuple):
     refuses: bool
 
     @property
-    def contrasts(self) -> bool:
-        return "C" in self.roles
-
-    @property
     def is_courtesy(self) -> bool:
         """Whether it only goes with a refusal: an apology, advice, what was searched in vain."""
         roles = frozenset(self.roles)
         again = roles >= {"N", "S"} or _REFUSAL_OF.search(self.roles)
-        return bool(roles & {"F", "I"} or (again and not self.contrasts))
+        return bool(roles & {"F", "I"} or (again and "C" not in roles))
 
 
 def _clauses(sentence: str) -> list[_Clause]:
@@ -254,10 +250,10 @@ def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
     follows = contrasts = False
     for clause, after in zip(clauses, [*clauses[1:], clauses[0]], strict=True):
         follows = follows or clause.refuses
-        contrasts = clause.contrasts or (contrasts and not clause.refuses)
+        contrasts = "C" in clause.roles or (contrasts and not clause.refuses)
         weight = sum(term.weight for term in terms(clause.text) if term.weight > STOP)
         tells = (weight >= _TELLING or "0" in clause.roles) and clause.roles[:1] not in "XD"
-        is_own = contrasts or after.contrasts or (follows and tells)
+        is_own = contrasts or "C" in after.roles or (follows and tells)
         if is_own and not clause.refuses and ("0" in clause.roles or not clause.is_courtesy):
             said.append(_BUT.sub("", clause.text))
     return said

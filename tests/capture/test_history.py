@@ -1,5 +1,6 @@
 """The messages before a question, and the query, as each way of capture records them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from rag_eval_otel.capture.values import plain
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.types import Message
 from replay import load, replay
+from steps import chain as step
+from steps import llm, retriever, sample
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
+PAGE = "Bo built it in 1890."
 TURN = [("user", "Who built it?"), ("assistant", "Bo.")]
 
 
@@ -67,6 +71,7 @@ TURN = [("user", "Who built it?"), ("assistant", "Bo.")]
             TURN,
         ),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, *TURN], []),
+        ([{"role": "user", "content": "New task:\nWho built it?"}, *TURN, ("user", "And?")], []),
         ("And when?", []),
         (None, []),
     ],
@@ -145,6 +150,18 @@ def test_examples_in_a_prompt_are_no_history() -> None:
         RunnableLambda(answer).invoke(inputs, {"callbacks": [app.handle.callback]})
         assert app.handle.flush(60)
     assert [texts.get("history") for texts in judge.shown] == [None]
+
+
+def test_an_input_of_all_messages() -> None:
+    """Where a framework joins all messages to the input of its span, the last is the question."""
+    asked, joined = "And when?", "Who built it?\nBo.\nAnd when?\n"
+    called = llm("write", "app", at=(50, 60), shown=(PAGE, asked), said="In 1890.")
+    found = sample(
+        step("app", asked=joined, told="In 1890."),
+        retriever("search", "app", at=(1, 2), query=asked, found=(PAGE,)),
+        replace(called, input=asked, history=tuple(Message(*one) for one in TURN)),
+    )
+    assert (found.question, found.history) == (asked, tuple(Message(*one) for one in TURN))
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared recordings are not here")

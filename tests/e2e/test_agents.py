@@ -19,17 +19,24 @@ import pytest
 from opentelemetry.trace import set_tracer_provider
 
 from apps import company
-from e2e.watched import QUESTIONS, TRUTHS, Watched, instrumented, watched
+from conversations import TOPICS, Messages, reply_to
+from e2e.watched import QUESTIONS, TRUTHS, Watched, assert_conversed, instrumented, watched
 from openai_server import HttpReply, LoopbackServer, chat_reply
 from rag_eval_otel import record_question, record_retrieval
 
 Found: TypeAlias = Callable[[str], object]
-Ask: TypeAlias = Callable[[str], Any]
+Ask: TypeAlias = Callable[..., Any]  # of a question, and perhaps the messages before it
 
 SEARCH, FINAL, MODEL = "search_docs", "final_answer", "gpt-4o-mini"
 INSTRUCTIONS = "Answer from the handbook."
 ASKED = QUESTIONS[:2]
+NONE: Messages = []
 needed = pytest.importorskip
+
+
+def in_roles(history: Messages, question: str) -> list[dict[str, str]]:
+    messages = [*history, ("user", question)]
+    return [{"role": role, "content": text} for role, text in messages]
 
 
 def pages(question: str) -> list[str]:
@@ -84,12 +91,18 @@ def adk(_: Watched, url: str, found: Found) -> Ask:
     lite = needed("google.adk.models.lite_llm")
     model = lite.LiteLlm(model=f"openai/{MODEL}", api_base=url, api_key="app")
 
-    async def ask(question: str) -> str:
-        agent = needed("google.adk.agents").LlmAgent(
-            name="helper", instruction=INSTRUCTIONS, tools=[tool(found)], model=model
-        )
-        runner = needed("google.adk.runners").InMemoryRunner(agent=agent, app_name="app")
-        session = await runner.session_service.create_session(app_name="app", user_id="u")
+    agent = needed("google.adk.agents").LlmAgent(
+        name="helper", instruction=INSTRUCTIONS, tools=[tool(found)], model=model
+    )
+    runner = needed("google.adk.runners").InMemoryRunner(agent=agent, app_name="app")
+    sessions: dict[str, Any] = {}
+
+    async def ask(question: str, history: Messages = NONE) -> str:
+        first = history[0][1] if history else question
+        if first not in sessions:
+            create = runner.session_service.create_session
+            sessions[first] = await create(app_name="app", user_id="u")
+        session = sessions[first]
         asked = types.Content(role="user", parts=[types.Part(text=question)])
         said = ""
         async for event in runner.run_async(user_id="u", session_id=session.id, new_message=asked):
@@ -127,11 +140,15 @@ def agno(_: Watched, url: str, found: Found, *, is_streamed: bool = False) -> As
         name="Helper", model=model, telemetry=False, tools=[tool(found)]
     )
 
-    def streamed(question: str) -> str:
-        pieces = agent.run(question, stream=True)
+    def ask(question: str, history: Messages = NONE) -> Any:
+        message = needed("agno.models.message").Message
+        asked = [message(**one) for one in in_roles(history, question)] if history else question
+        if not is_streamed:
+            return agent.run(asked).content
+        pieces = agent.run(asked, stream=True)
         return "".join(str(getattr(piece, "content", None) or "") for piece in pieces)
 
-    return streamed if is_streamed else lambda question: agent.run(question).content
+    return ask
 
 
 BEFORE = "Answer this from the handbook: "
@@ -215,23 +232,23 @@ def litellm(watch: Watched, url: str, found: Found, *, is_recorded: bool = False
         completion = needed("litellm").completion
         return completion(messages=[*messages], **model, **options).choices[0].message
 
-    def recorded(question: str) -> Any:
+    def recorded(question: str, _: Messages) -> Any:
         record_question(question)
         record_retrieval(question, pages(question))
         return complete({"role": "user", "content": f"{found(question)}\n\n{question}"})
 
-    def loop(question: str) -> Any:
-        asked = {"role": "user", "content": question}
-        wanted = complete(asked, tools=[{"type": "function", "function": function}])
+    def loop(question: str, history: Messages) -> Any:
+        asked = in_roles(history, question)
+        wanted = complete(*asked, tools=[{"type": "function", "function": function}])
         (call,) = wanted.tool_calls
         content = found(json.loads(call.function.arguments)["query"])
         shown = {"role": "tool", "tool_call_id": call.id, "content": content}
         tools = [{"type": "function", "function": function}]
-        return complete(asked, wanted.model_dump(), shown, tools=tools)
+        return complete(*asked, wanted.model_dump(), shown, tools=tools)
 
-    def ask(question: str) -> str:
+    def ask(question: str, history: Messages = NONE) -> str:
         with tracer.start_as_current_span("answer"):
-            return str((recorded if is_recorded else loop)(question).content)
+            return str((recorded if is_recorded else loop)(question, history).content)
 
     return ask
 
@@ -241,7 +258,8 @@ def openai_agents(
 ) -> Ask:
     agents = needed("agents")
 
-    async def ask(question: str) -> object:
+    async def ask(question: str, history: Messages = NONE) -> object:
+        asked = in_roles(history, question) if history else question
         async with needed("openai").AsyncOpenAI(base_url=url, api_key="app") as client:
             agent = agents.Agent(
                 name="Helper",
@@ -250,8 +268,8 @@ def openai_agents(
                 model=getattr(agents, f"OpenAI{api}Model")(model=MODEL, openai_client=client),
             )
             if not is_streamed:
-                return (await agents.Runner.run(agent, question)).final_output
-            run = agents.Runner.run_streamed(agent, question)
+                return (await agents.Runner.run(agent, asked)).final_output
+            run = agents.Runner.run_streamed(agent, asked)
             async for _ in run.stream_events():
                 pass
             return run.final_output
@@ -271,7 +289,14 @@ def pydantic_ai(
     package, models = needed("pydantic_ai"), needed("pydantic_ai.models.openai")
     providers = needed("pydantic_ai.providers.openai")
 
-    async def ask(question: str) -> object:
+    messages = needed("pydantic_ai.messages")
+    of_role = {
+        "user": lambda text: messages.ModelRequest(parts=[messages.UserPromptPart(text)]),
+        "assistant": lambda text: messages.ModelResponse(parts=[messages.TextPart(text)]),
+    }
+
+    async def ask(question: str, history: Messages = NONE) -> object:
+        before = [of_role[role](text) for role, text in history]
         async with needed("openai").AsyncOpenAI(base_url=url, api_key="app") as client:
             provider = providers.OpenAIProvider(openai_client=client)
             model = getattr(models, f"OpenAI{api}Model")(MODEL, provider=provider)
@@ -280,8 +305,8 @@ def pydantic_ai(
                 tracer_provider=watch.provider, **options
             )
             if not is_streamed:
-                return (await agent.run(question)).output
-            async with agent.run_stream(question) as run:
+                return (await agent.run(question, message_history=before)).output
+            async with agent.run_stream(question, message_history=before) as run:
                 return await run.get_output()
 
     return ask
@@ -301,10 +326,14 @@ def smolagents(_: Watched, url: str, found: Found, *, kind: str) -> Ask:
         def forward(self, query: str) -> Any:
             return found(query)
 
-    def ask(question: str) -> object:
-        model = package.OpenAIModel(model_id=MODEL, api_base=url, api_key="app")
-        agent = getattr(package, kind)(tools=[Search()], model=model, verbosity_level=0)
-        return agent.run(question)
+    model = package.OpenAIModel(model_id=MODEL, api_base=url, api_key="app")
+    agents: dict[str, Any] = {}
+
+    def ask(question: str, history: Messages = NONE) -> object:
+        first = history[0][1] if history else question
+        make = partial(getattr(package, kind), tools=[Search()], model=model, verbosity_level=0)
+        agent = agents[first] = agents.get(first) or make()
+        return agent.run(question, reset=not history)
 
     return ask
 
@@ -322,11 +351,12 @@ def strands(_: Watched, url: str, found: Found) -> Ask:
     vars(needed("strands.telemetry.tracer"))["_tracer_instance"] = None  # it keeps the first
     client = {"base_url": url, "api_key": "app"}
 
-    def ask(question: str) -> object:
+    def ask(question: str, history: Messages = NONE) -> object:
         return package.Agent(
             model=models.OpenAIModel(client_args=client, model_id=MODEL),
             tools=[package.tool(tool(found))],
             system_prompt=INSTRUCTIONS,
+            messages=[{"role": role, "content": [{"text": text}]} for role, text in history],
             callback_handler=None,
         )(question)
 
@@ -472,6 +502,47 @@ def test_each_turn(watch: Watched, way: Way, found: Found, monkeypatch: pytest.M
 
 async def all_of(ask: Ask) -> list[object]:
     return [await ask(question) for question in ASKED]
+
+
+CONVERSING = [
+    *("adk", "agno", "agno-streamed", "litellm"),
+    *("openai_agents", "openai_agents-responses", "openai_agents-streamed"),
+    *("pydantic_ai", "pydantic_ai-responses", "pydantic_ai-streamed"),
+    *("smolagents-tools", "strands", "strands-latest", "strands-attributes"),
+]
+"""Ways that can be given the messages before a question."""
+EACH_CONVERSING = [case(name, WAYS[name], id=name) for name in CONVERSING]
+
+
+def in_conversation(body: Mapping[str, Any]) -> Any:
+    """Return the model's reply: a call of the search tool, then the answer."""
+    messages = body.get("messages") or body["input"]
+    messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    known = [question for asked in TOPICS.values() for question in asked]
+    users = [n for n, one in enumerate(messages) if one.get("role") == "user"]
+    asked = max(n for n in users if any(question in _text(messages[n]) for question in known))
+    text = _text(messages[asked])
+    if not any(map(_is_result, messages[asked + 1 :])):
+        return SEARCH, {"query": max(known, key=text.rfind)}
+    tools = {tool.get("function", tool)["name"] for tool in body.get("tools") or ()}
+    return (FINAL, {"answer": reply_to(text)}) if FINAL in tools else reply_to(text)
+
+
+@pytest.mark.parametrize(("watch", "way"), EACH_CONVERSING, indirect=["watch"], scope="module")
+def test_conversations(watch: Watched, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn of two conversations has the messages before it, and none of the other's."""
+    for name, value in way.variables.items():
+        monkeypatch.setenv(name, value)
+    with model(in_conversation) as url:
+        talk = way.program(watch, url, lambda _: "This is the page that was found.")
+        is_async = inspect.iscoroutinefunction(talk)
+
+        def ask(question: str, history: Messages) -> str:
+            said = talk(question, history)
+            return str(asyncio.run(said) if is_async else said)
+
+        # smolagents shows the model texts of its own in place of earlier messages.
+        assert_conversed(watch, ask, has_history=way is not WAYS["smolagents-tools"])
 
 
 @pytest.mark.parametrize(

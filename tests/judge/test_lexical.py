@@ -86,51 +86,11 @@ def test_what_takes_reading_is_declined(own: Kind[Any]) -> None:
     assert isinstance(second, Statements)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "I don't know.",
-        "I’m sorry, but I cannot answer that.",  # noqa: RUF001
-        "This is not mentioned in the context.",
-        "The provided documents do not contain that. Please contact the people team.",
-        "As an AI, I have no view on leave.",
-        "I am unable to help with leave.",
-        "There is no information on leave. Is there anything else?",
-        "Unfortunately, I don't have enough information to answer.",
-        "The documents only mention travel, and it isn't stated in the text.",
-        "Je suis désolé, je ne sais pas.",
-        "Das weiß ich leider nicht.",
-        "Dazu kann ich nichts sagen.",
-        "Lo siento, no puedo responder.",
-        "The answer is not specified in the document.",
-        "There is no answer in the handbook.",
-        "Unfortunately the document is incomplete.",
-        "Cela n'est pas précisé.",
-        "Das wird nicht erwähnt.",
-    ],
-)
-def test_an_evasive_answer_is_noncommittal_and_claims_nothing(answer: str) -> None:
-    """A refusal has no claims, whatever its words."""
-    assert reply(questions.statements(QUESTION, answer)).statements == []
-    assert reply(questions.reverse_question(answer, draw=0)).noncommittal == 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "Damage by lightning is not covered by the warranty.",
-        "The warranty does not include lightning.",
-        "Sorry, the shop is closed on Sundays.",
-        "I don't know the exact fee. The form is on page 3.",
-        "Please hand in the form within 2 hours.",
-        "You can contact the desk until 18:00.",
-        "Yes.",
-        "12",
-    ],
-)
-def test_a_negative_or_short_answer_is_not_evasive(answer: str) -> None:
-    """Saying no, apologising, or telling whom to ask can be an answer."""
-    assert reply(questions.reverse_question(answer, draw=0)).noncommittal == 0
+def test_a_refusal_is_noncommittal_and_claims_nothing() -> None:
+    """Saying no, or apologising and answering, is no refusal."""
+    for answer, declines in (("I don't know.", 1), ("Sorry, the shop is closed on Sundays.", 0)):
+        assert bool(reply(questions.statements(QUESTION, answer)).statements) != declines
+        assert reply(questions.reverse_question(answer, draw=0)).noncommittal == declines
 
 
 LINES = (Path(__file__).parent / "refusals.txt").read_text(encoding="utf-8").splitlines()[1:]
