@@ -66,18 +66,6 @@ def test_a_handler_is_first_used_on_several_threads() -> None:
     handler.shutdown()
 
 
-@pytest.mark.usefixtures("provider")
-def test_the_options_of_the_first_handler_hold(caplog: pytest.LogCaptureFixture) -> None:
-    """Another handler is warned about if it has options of its own, and not if it has none."""
-    first = RagEvalCallbackHandler(**usual_options(), sinks=[print])
-    assert first.stats.captured == 0
-    assert RagEvalCallbackHandler().stats.captured == 0
-    assert not caplog.text
-    assert RagEvalCallbackHandler(judge="lexical").stats.captured == 0
-    assert "already instrumented" in caplog.text
-    first.shutdown()
-
-
 def test_attaching_that_fails_is_not_tried_at_every_event(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
