@@ -27,8 +27,8 @@ class LangChainJudge:
     The retries and timeouts of the chat model apply. Its calls are traced neither by this library
     nor by LangSmith.
 
-    The chat model is called with ``invoke`` on at most 16 worker threads, because LangChain's
-    packages share one asynchronous HTTP client in a process, which fails in two event loops.
+    The chat model is called with ``invoke`` on at most 16 worker threads, because an asynchronous
+    HTTP client that LangChain shares in a process fails in two event loops.
     """
 
     def __init__(self, llm: Runnable[Any, Any], *, model: str | None = None) -> None:

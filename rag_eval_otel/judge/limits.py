@@ -179,7 +179,6 @@ class Endpoint:
     Passing failures are retried with back-off and full jitter. ``Retry-After`` is one pause for all
     callers. While the breaker is open, one probe at a time is sent, and other requests wait for it.
     ``observers`` get outcome and seconds of each attempt, ``refusal_observers`` why none was made.
-    ``retried`` counts requests sent again after a failure, ``returned`` those after a rate limit.
     """
 
     def __init__(

@@ -90,8 +90,6 @@ class OpenAIJudge:
     - ``schema_mode``: the first way to ask for JSON.
     - ``client``: a client (for instance an ``AsyncAzureOpenAI``) that replaces ``base_url``,
       ``api_key``, ``timeout`` and ``retries``. It must be used in one event loop only.
-
-    Raises `ConfigError` for an unknown provider, and for an argument that cannot be used.
     """
 
     def __init__(

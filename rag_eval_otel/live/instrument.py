@@ -171,10 +171,7 @@ class Handle:
         return self._pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Wait up to ``timeout`` seconds for scores, export all spans, and detach.
-
-        The default of ``timeout`` is the option ``shutdown_seconds``.
-        """
+        """Wait ``timeout`` (``shutdown_seconds``) seconds for scores, export all, and detach."""
         self.remove_langchain_hook()
         self._pipeline.drain(timeout)
         if self._log_tap is not None:
@@ -206,8 +203,7 @@ class RagEvalSpanProcessor(SpanProcessor):
     with the scores goes to ``next_processor``, in the context in which the span ended. Add this
     processor in place of ``next_processor``, not beside it, and only once to a provider.
 
-    The processor takes the options of `Config`, or a whole ``config``; other options are read from
-    the environment. Invalid ones raise `ConfigError`. The attribute ``handle`` is its `Handle`.
+    The arguments are those of `instrument`. The attribute ``handle`` is its `Handle`.
     ``tracer_provider`` makes the spans of LangChain runs (`Handle.callback`) and has the service
     name.
     """

@@ -14,7 +14,6 @@ from rag_eval_otel.prices import Prices
 from rag_eval_otel.types import Replies
 
 _STANDARD = {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai"}
-_CHAT = "chat"
 
 
 def write_judge_span(
@@ -36,7 +35,7 @@ def write_judge_span(
     asked = [(each["role"], each["content"]) for each in messages]
     said = [("assistant", str(text))] if shows and text else []
     attributes = {
-        semconv.GEN_AI_OPERATION_NAME: _CHAT,
+        semconv.GEN_AI_OPERATION_NAME: "chat",
         semconv.GEN_AI_PROVIDER_NAME: _STANDARD.get(str(provider), provider),
         semconv.GEN_AI_REQUEST_MODEL: meter.model,
         "gen_ai.response.model": reply.model or None,
@@ -51,7 +50,7 @@ def write_judge_span(
         "gen_ai.output.messages": messages_json(said),
     }
     context = trace.set_span_in_context(trace.NonRecordingSpan(parent), Context())
-    name, kind = f"{_CHAT} {meter.model}", trace.SpanKind.CLIENT
+    name, kind = f"chat {meter.model}", trace.SpanKind.CLIENT
     span = tracer.start_span(name, context=context, kind=kind, start_time=attempt.sent)
     span.set_attributes(exportable_attributes(attributes))
     if outcome != "ok":

@@ -331,10 +331,9 @@ class Pipeline:
         if root.status is not None and tree.root.id in spans:
             with self._tree_edge:
                 span = spans[tree.root.id]
-                explanations, number = self.scorer.explanations, span.get_span_context().trace_id
-                texts = (*explanations.get(number, ()), *explanations.pop(tree.root.id, ()))
-                explanations[number] = texts
                 self._scores.write(span, root)
+                texts, number = self.scorer.explanations, span.get_span_context().trace_id
+                texts[number] = (*texts.get(number, ()), *texts.pop(tree.root.id, ()))
         runs = [run for run in tree.runs if run.id in spans]
         runs.sort(key=lambda run: (run.end or tree.root.end or 0, -run.start))
         return turns, {run: spans[run.id] for run in runs}

@@ -205,10 +205,7 @@ class TurnScorer:
             self._log.write(f"skipped {reason}", text, reason)
 
     def refuse_steps(self, steps: Sequence[Step], trace_id: Hashable) -> Mapping[Hashable, Ending]:
-        """Count a trace without a turn; return endings by span id, that of the others under None.
-
-        An answer without a search has an ending if a step of its name has retrieved before.
-        """
+        """Count a trace without a turn; return endings by span id, None for all others."""
         reason = why_none(steps)
         if reason is None:
             return {}

@@ -52,18 +52,6 @@ def lines_of(program: str, receiver: OtlpReceiver) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_one_line_names_both() -> None:
-    """Whatever starts the pipeline, and however many turns follow."""
-    twice = 2 * ATTACH + "handle.callback = RagEvalCallbackHandler()\n"
-    with OtlpReceiver() as receiver:
-        (line,) = lines_of(START + twice + TURNS, receiver)
-        assert not receiver.metrics()
-        assert not receiver.logs()
-    assert line.startswith("rag_eval_otel: ")
-    assert "no MeterProvider and no LoggerProvider is set" in line
-    assert "docs/opentelemetry.md shows how" in line
-
-
 @pytest.mark.parametrize(
     "program",
     [SNIPPET + ATTACH, ATTACH + SNIPPET],

@@ -41,6 +41,7 @@ def asked_server(
             assert app.handle.flush(60)
             assert sum(app.counted().values()) == 1
             (anchor,) = [s for s in app.exported() if s.context == chain.get_span_context()]
+            assert app.exported()[-1] is anchor
         return of_judge(app), len(server.requests), anchor
 
 

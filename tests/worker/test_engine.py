@@ -70,6 +70,15 @@ def test_a_turn_is_scored_once_for_each_trace() -> None:
     assert found["chain"][STATUS] == found["other chain"][STATUS] == "scored"
 
 
+def test_spans_of_requests_to_a_judge_are_no_turn() -> None:
+    """They pass as they came, in the trace of their turn or alone."""
+    names = {"gen_ai__operation__name": "chat", "gen_ai__input__messages": "[]"}
+    asked = [span(number, 9, parent=1, name="chat m", **names) for number in (1, 2)]
+    found, turns, _ = scored(content(*turn(1)), content(*asked, scope="rag_eval_otel.judge"))
+    assert turns == {"scored": 1}
+    assert STATUS not in found["chat m"]
+
+
 def test_a_trace_without_its_middle_is_partial() -> None:
     """A span of the turn has a parent in the same process that is missing."""
     spans = turn(1)
