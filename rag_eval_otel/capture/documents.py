@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rag_eval_otel.capture.values import data_in, json_in, normalised
+from rag_eval_otel.capture.values import data_in, forms_of, json_in, normalised
 from rag_eval_otel.types import Passage
 
 _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
@@ -201,6 +201,33 @@ _LEAD = re.compile(r"[^\n]{0,80}:\s*")  # a line that may introduce the document
 _RULE_AT_END = re.compile(rf"\n[ \t]*{_RULE}\Z")
 _STOP = re.compile("[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}\\Z")
 _LETTER, _BLANK_LINE = re.compile(r"\w"), re.compile(r"\n[ \t]*\n")
+
+
+_LABEL = re.compile(rf"\W*(?:{_ABOUT})\W*:.*|\W*(?:\w+[ _]){{0,2}}\w+\W*[\])>:]\W*", re.IGNORECASE)
+_LABEL_LENGTH = 80
+
+
+def is_prose(part: str) -> bool:
+    """Return True if ``part`` of a text around documents is more than their layout."""
+    if part.count("Document(") == 1 and part.rstrip("'\"").endswith("page_content="):
+        return False
+    lines = (line for line in part.splitlines() if any(map(str.isalpha, line)))
+    return any(len(line) > _LABEL_LENGTH or not _LABEL.fullmatch(line.strip()) for line in lines)
+
+
+def parts_around(text: str, documents: Iterable[str]) -> list[str]:
+    """Return the parts of ``text`` before, between and after the ``documents``."""
+    for document in sorted(map(str.strip, documents), key=len, reverse=True):
+        for form in filter(None, forms_of(document)):
+            text = text.replace(form, "\0")
+    return text.split("\0")
+
+
+def consists_of(text: str, documents: Collection[str], *, beside: Iterable[str] = ()) -> bool:
+    """Return True if ``text`` has all ``documents``, and else only layout and texts ``beside``."""
+    parts = parts_around(text, [*documents, *beside])
+    is_all = len(parts_around(text, documents)) > len(documents)
+    return is_all and not any(map(is_prose, parts))
 
 
 def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | None:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.sample import RecentTurns, extract, why_none
+from rag_eval_otel.capture.sample import RecentTurns, extract
 from rag_eval_otel.capture.span import ROUTES, Span, about
+from rag_eval_otel.capture.split import Reasons
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import TURNS, Config, Limit
@@ -249,7 +250,7 @@ class TurnScorer:
             limits=[limit for limit in config.limits if limit.unit == TURNS],
             has_cascade=config.cascade is not None,
         )
-        self._recent = RecentTurns()
+        self._recent, self._reasons = RecentTurns(), Reasons()
         self.retrieving: set[str] = set()  # names of steps that answered after a retrieval
         self._of_turns: set[int] = set()  # ids of traces with a turn
         on_error, raises = instruments.internal_error, config.raise_errors
@@ -277,7 +278,7 @@ class TurnScorer:
 
         An answer without a search has an ending if a step of its name has retrieved before.
         """
-        reason = why_none(steps)
+        reason = self._reasons.why_none(steps)
         if reason is None:
             return {}
         recorded = [step for step in steps if step.recorded and reason == "no_retrieval"]
