@@ -119,6 +119,7 @@ def _only_prepares(tree: StepTree) -> bool:
         return True
     calls = tree.generators
     is_other = any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps) or not calls
+    is_other |= any(len(text.split()) > 1 for _, text in _parsed(calls, tree.steps))
     return not is_other and all(is_verdict(c.output) if c.output else c.calls_tools for c in calls)
 
 

@@ -19,7 +19,8 @@ from rag_eval_otel.types import SkipReason
 
 _SHORTLY: Final = 60_000_000_000  # ns from a retrieval to the run that shows its documents
 _ANSWERED = re.compile(  # an answer in a prompt, which is to be judged
-    r"^\W*(?:\w+ )?(?:answer|generation|reply|response)\W*:[ \t]*\w", re.IGNORECASE | re.MULTILINE
+    r"^[^\w\n]{0,9}(?:\w{1,20} )?(?:answer|generation|reply|response)[^\w\n:]{0,5}:[ \t]{0,9}\w",
+    re.IGNORECASE | re.MULTILINE,
 )
 
 

@@ -23,7 +23,7 @@ from apps.parts import PROMPT, handbook, join
 from corpus.kit import all_apps
 from corpus.orders import interleaved
 from corpus.retold import Retold, runs_of, tell_runs
-from corpus.run import quietly
+from corpus.run import quietly, verdicts
 from e2e.corpus_checks import check_corpus
 from live import SCORED, attached
 from properties import examples
@@ -203,6 +203,13 @@ def test_a_plain_function_is_scored_on_its_span() -> None:
         assert app.handle.flush()
         assert app.status_of(span) == "scored"
         assert app.counted() == {SCORED: 1}
+
+
+def test_published_shapes() -> None:
+    """Calls without a chain around them are joined where the prompt shows it, and else refused."""
+    with quietly():
+        found = verdicts(all_apps("published"), "callback")
+    assert {one.app.name: one.kind for one in found if one.kind != "exact"} == {}
 
 
 # --- the corpus under our callback ----------------------------------------------------------------
