@@ -277,7 +277,7 @@ def _unwrapped(reply: str) -> str:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, unless that may be a grade."""
+    """Return the LLM call that wrote ``answer``, with the prompts of those of its parts."""
     generator = _generator_of(turn, answer)
     if generator is None:
         if turn.calls and not turn.recorded >= {"documents", "output"}:
@@ -290,7 +290,17 @@ def _generator(turn: Turn, answer: str) -> Step | None:
         not _has_answer(turn) and may_grade(generator, turn)
     ):
         raise Refused(reason="ambiguous")
-    return generator
+    if is_in(answer, generator.output):
+        return generator
+    others = [
+        call
+        for call in turn.calls
+        if not is_in(call.output, generator.output)
+        and len((call.output or "").split()) > 1
+        and is_in(call.output, answer)
+    ]
+    shown = (text for call in (*others, generator) for text in call.prompt)
+    return replace(generator, prompt=tuple(dict.fromkeys(shown)))
 
 
 def _generator_of(turn: Turn, answer: str) -> Step | None:
