@@ -27,6 +27,7 @@ WHY = {
     "no_retrieval": "no retrieval was recorded, only LLM calls",
     "partial": "spans are missing, or have not ended",
     "redacted": "the content was hidden on purpose, which is respected",
+    "split": "the retrieval and the call of the model are in different traces",
     "truncated": "a limit of the SDK truncated or dropped the content",
 }
 

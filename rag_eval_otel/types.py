@@ -38,7 +38,7 @@ Reason = Literal[_Missing, _Empty, _NotMeant, _Unusable, ErrorReason, _Remark, "
 
 _NotChosen = Literal["budget", "duplicate", "not_sampled", "sample_rate"]
 _NoPart = Literal["no_answer", "no_contexts", "no_question", "no_retrieval"]
-_NotRead = Literal["abandoned", "ambiguous", "error", "evicted", "partial", "truncated"]
+_NotRead = Literal["abandoned", "ambiguous", "error", "evicted", "partial", "split", "truncated"]
 SkipReason = Literal[_NotChosen, _NoPart, _NotRead, "redacted", "redaction_error"]
 """Why a turn was not evaluated at all."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rag_eval_otel.capture.values import at, data_in, json_in, normalised, texts_of
+from rag_eval_otel.capture.values import at, data_in, forms_of, json_in, normalised, texts_of
 from rag_eval_otel.types import Passage
 
 _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
@@ -210,10 +210,47 @@ _NUMBERED: Final = tuple(
 )
 _APART = re.compile(rf"\n[ \t]*\n[ \t]*{_RULE}[ \t]*\n[ \t]*\n")
 _NAME = re.compile(r"^([^:\n]+):", re.MULTILINE)
+_QUOTES: Final = '"""'
+_QUOTED = re.compile(
+    r'^[^\n]{0,60}\b(?:article section|passage):\s{0,3}"""', re.MULTILINE | re.IGNORECASE
+)
+_TITLED = re.compile(r"^#{1,6} [^\n]{1,200}\n(?:URL: )?https?://\S+$", re.MULTILINE | re.IGNORECASE)
+_ITEM = re.compile(r"\(?(\d{1,3})[.)][ \t]")  # of a numbered list
 _LEAD = re.compile(r"[^\n]{0,80}:\s*")  # a line that may introduce the documents
 _RULE_AT_END = re.compile(rf"\n[ \t]*{_RULE}\Z")
 _STOP = re.compile("[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}\\Z")
 _LETTER, _BLANK_LINE = re.compile(r"\w"), re.compile(r"\n[ \t]*\n")
+
+
+_LABEL = re.compile(  # a line such as "Title: Bees" or "Source 1:"
+    rf"\W{{0,9}}(?:(?:{_ABOUT})\W{{0,3}}:.*"
+    r"|(?:[^\W_]{1,20}[ _]){0,2}[^\W_]{1,20}\W{0,3}[\])>:]\W{0,3})",
+    re.IGNORECASE,
+)
+_LABEL_LENGTH = 80
+
+
+def is_prose(part: str) -> bool:
+    """Return True if ``part`` of a text around documents is more than their layout."""
+    if part.count("Document(") == 1 and part.rstrip("'\"").endswith("page_content="):
+        return False
+    lines = (line for line in part.splitlines() if any(map(str.isalpha, line)))
+    return any(len(line) > _LABEL_LENGTH or not _LABEL.fullmatch(line.strip()) for line in lines)
+
+
+def parts_around(text: str, documents: Iterable[str]) -> list[str]:
+    """Return the parts of ``text`` before, between and after the ``documents``."""
+    for document in sorted(map(str.strip, documents), key=len, reverse=True):
+        for form in filter(None, forms_of(document)):
+            text = text.replace(form, "\0")
+    return text.split("\0")
+
+
+def consists_of(text: str, documents: Collection[str], *, beside: Iterable[str] = ()) -> bool:
+    """Return True if ``text`` has all ``documents``, and else only layout and texts ``beside``."""
+    parts = parts_around(text, [*documents, *beside])
+    is_all = len(parts_around(text, documents)) > len(documents)
+    return is_all and not any(map(is_prose, parts))
 
 
 def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | None:
@@ -290,6 +327,16 @@ def _between(text: str, marks: Sequence[re.Match[str]]) -> Sequence[str]:
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]
 
 
+def _of_blocks(text: str) -> Sequence[str]:
+    """Return the texts between quotation marks, or below titles with an address."""
+    for pattern in (_QUOTED, _TITLED):
+        found = list(pattern.finditer(text))
+        if found and not text[: found[0].start()].strip():
+            parts = [part.strip().removesuffix(_QUOTES) for part in _between(text, found)]
+            return () if any(_QUOTES in part for part in parts) else parts
+    return ()
+
+
 def _of_rules(text: str) -> Sequence[str]:
     parts = [part for part in _APART.split(text) if part.strip()]
     return parts if len(parts) > 1 else ()
@@ -301,6 +348,7 @@ _FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
     _of_tags,  # <document>...</document>
     _of_numbers,  # Document 1: ... or [1] ...
     _of_fields,  # Source: ... and Content: ...
+    _of_blocks,  # Article section: """...""" or # Title, https://... and a text
     _of_rules,  # ... --- ...
 )
 
@@ -329,6 +377,9 @@ def paragraphs(text: str) -> tuple[Passage, ...]:
 def joined_lines(text: str) -> tuple[Passage, ...] | None:
     """Return the lines of ``text`` if each consists of whole sentences, else `parts_of` it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    items = [*map(_ITEM.match, lines)]
+    if [int(item[1]) for item in items if item] == [*range(1, len(lines) + 1)]:
+        lines = [line[item.end() :] for line, item in zip(lines, items, strict=True) if item]
     if len(lines) > 1 and all(map(_is_sentence, lines)) and passages_in_text(text) is None:
         return tuple(Passage(text=line) for line in lines)
     return parts_of(text)
@@ -407,6 +458,9 @@ def _block_of(message: str) -> str | None:
     tagged, _ = _tagged(message, _BLOCK_TAG)
     if tagged:
         return tagged[0].strip() if len(tagged) == 1 and not _BLOCK_TAG.search(tagged[0]) else None
+    quoted = _QUOTED.search(message)
+    if quoted is not None:
+        return message[quoted.start() : message.rindex(_QUOTES)].strip()
     lines = message.splitlines(keepends=True)
     at = _first_heading(lines)
     if at is None:
@@ -421,10 +475,11 @@ def _block_of(message: str) -> str | None:
         and found["colon"]
         and found["name"].lower() == first["name"].lower()
     ]
-    if len(alike) > 1 or (alike and alike[0]):
+    is_counted = alike == [str(number) for number in range(1, len(alike) + 1)]
+    if (len(alike) > 1 or (alike and alike[0])) and not is_counted:
         return None
     rest = lines[at].partition(":")[2].lstrip("*") if alike else ""
-    below = rest + "".join(lines[at + 1 :])
+    below = "".join(lines[at:]) if alike and is_counted else rest + "".join(lines[at + 1 :])
     end = _NEXT.search(below)  # a heading such as "Question:"
     return below[: end.start() if end else None].strip()
 

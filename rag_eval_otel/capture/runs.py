@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -41,6 +41,8 @@ PARAMETERS: Mapping[str, tuple[str, type]] = {  # LangChain's names of those of 
     "model_name": ("model", str),
 }
 MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
+_THREADS = 64  # whose root runs after a retrieval on its own are kept
+_BESIDE, _BESIDE_SIZE = 16, 1024 * 1024  # the most of them in a thread, and their characters
 
 
 class Run:
@@ -97,6 +99,20 @@ class RunTree:
     searched: int | None = None
     called: int | None = None
     is_joined: bool = False  # whether turns are found in the trace around it
+    thread: int = field(default_factory=threading.get_ident)
+    beside: deque[RunTree] = field(default_factory=lambda: deque(maxlen=_BESIDE))  # in its thread
+    is_used: bool = False  # whether its documents belong to the turn of a later root run
+
+    @property
+    def has_only_searched(self) -> bool:
+        """Whether it is a retrieval that is in no trace around it."""
+        is_other = self.is_joined or self.called is not None
+        return not is_other and self.searched is not None and self.root.error is None
+
+    @property
+    def may_follow_search(self) -> bool:
+        is_open = any(tree.has_only_searched and not tree.is_used for tree in self.beside)
+        return is_open and self.called is not None and self.searched is None
 
     @property
     def root(self) -> Run:
@@ -220,6 +236,7 @@ class RunRecorder:
         self._lock = threading.RLock()
         self.runs: dict[int, Run] = {}
         self._trees: OrderedDict[int, RunTree] = OrderedDict()
+        self._beside: OrderedDict[int, deque[RunTree]] = OrderedDict()  # by thread
         self._size = 0
 
     def __len__(self) -> int:
@@ -237,6 +254,8 @@ class RunRecorder:
             if above is None:
                 stale = self._stale()
                 tree = self._trees[run_id] = RunTree(otel_context.get_current(), self.clock())
+                if tree.thread in self._beside:
+                    self._keep_beside(tree)
             else:
                 tree = above.tree
                 if len(tree.runs) >= MAX_RUNS:
@@ -254,6 +273,18 @@ class RunRecorder:
             old.lost = max(1, old.lost)
             self.finished(old)
         return run
+
+    def _keep_beside(self, tree: RunTree) -> None:
+        """Keep ``tree`` if it only searched, or follows such a run of its thread."""
+        beside = self._beside.get(tree.thread, tree.beside)
+        beside.append(tree)
+        while sum(each.size for each in beside) > _BESIDE_SIZE:
+            beside.popleft()
+        tree.beside = beside
+        if tree.has_only_searched:
+            if len(self._beside) >= _THREADS:
+                self._beside.clear()
+            self._beside[tree.thread] = beside
 
     def _stale(self) -> list[RunTree]:
         stale: list[RunTree] = []
@@ -282,9 +313,13 @@ class RunRecorder:
                 self._size += size
             if is_root:
                 tree.ended_at = self.clock()
+                if tree.has_only_searched and not tree.beside:
+                    self._keep_beside(tree)
             elif tree.ended_at is None:
                 return
-            is_finished = tree.open == 0 or tree.root.error is not None
+            # After a retrieval, the next root run shows whether this one has only made a draft.
+            is_waiting = tree.open or tree.may_follow_search
+            is_finished = not is_waiting or tree.root.error is not None
             if is_finished and not self._forget(tree):
                 return
         if is_finished:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import itemgetter
@@ -13,7 +13,14 @@ from typing import TypeAlias
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import read
-from rag_eval_otel.capture.documents import Block, block_in, distinct
+from rag_eval_otel.capture.documents import (
+    Block,
+    block_in,
+    consists_of,
+    distinct,
+    is_prose,
+    parts_around,
+)
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import RETRIEVALS, Part, Step
 from rag_eval_otel.capture.turns import (
@@ -90,6 +97,9 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
     tree = StepTree(steps)
     steps = tree.steps
     kinds = {step.kind for step in steps}
+    tree = StepTree(steps)
+    if not any(step.recorded or step.error for step in steps) and _only_prepares(tree):
+        return None
     may_be_turn = kinds & {"llm", *RETRIEVALS}
     if may_be_turn and any(f.error is not None and f.parent is None for f in steps):
         return "error"
@@ -102,6 +112,17 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
         failed = any(f.kind in RETRIEVALS and f.error is not None for f in steps)
         return "error" if failed else "no_retrieval"
     return "partial" if tree.orphans else "no_answer"
+
+
+def _only_prepares(tree: StepTree) -> bool:
+    """Return True if all steps belong to retrievals, or all model calls gave verdicts."""
+    parts = RETRIEVALS | {"embedding"}
+    if all(step.kind in parts or tree.is_inside(step, RETRIEVALS) for step in tree.steps):
+        return True
+    calls = tree.generators
+    is_other = any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps) or not calls
+    is_other |= any(len(text.split()) > 1 for _, text in _parsed(calls, tree.steps))
+    return not is_other and all(is_verdict(c.output) if c.output else c.calls_tools for c in calls)
 
 
 def extract(turn: Turn) -> Sample | SkipReason:
@@ -186,6 +207,7 @@ def _answer(turn: Turn) -> str:
     answer = answer or unnamed or _text_on(turn.calls, "output")
     # If spans may be missing, an LLM call that says yes or no may grade another one's answer.
     may_be_verdict = turn.is_complete or _has_answer(turn)
+    may_be_verdict &= is_recorded or any(is_in(answer, one) for one in said)
     if answer is None or (
         is_verdict(answer) and (answer.lstrip()[:1] == "{" or not may_be_verdict)
     ):
@@ -208,12 +230,14 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 def _unnamed_answer(turn: Turn) -> str | None:
     """Return the text in a chain's output that an LLM call wrote, if it is the only such text."""
+    told = [(call, call.output or "") for call in turn.calls]
+    told += [one for one in _parsed(turn.calls, turn.steps) if not is_verdict(one[1])]
     for step in reversed(turn.path):
         said = {
-            call.output or "": call
-            for call in turn.calls
+            said: call
+            for call, said in told
             for text in step.output_texts
-            if is_same(text, call.output) and not any(is_same(text, one) for one in turn.asked)
+            if is_same(text, said) and not any(is_same(text, one) for one in turn.asked)
         }
         final = [
             text
@@ -223,6 +247,15 @@ def _unnamed_answer(turn: Turn) -> str | None:
         if len(final) == 1:
             return final[0]
     return None
+
+
+def _parsed(calls: Iterable[Step], steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    """Yield the ``calls`` that replied without a text, and what a parser read from the reply."""
+    for call in calls:
+        if call.calls_tools and not call.output and call.end is not None:
+            beside = (step for step in steps if step.parent == call.parent)
+            parser = next((step for step in beside if step.start >= call.end), None)
+            yield from ((call, text) for text in (parser.output_texts if parser else ()))
 
 
 def _has_answer(turn: Turn) -> bool:
@@ -297,16 +330,7 @@ def _possible_generators(turn: Turn) -> list[Step]:
         return [] if searched else [last]  # after a search, another call wrote the answer
     least = 1 if turn.is_complete else ANSWER_LENGTH
     found = [call for call in turn.calls if _length(call) >= least and not _is_used(call, turn)]
-    found = [c for c in found if not is_verdict(c.output or "") and not may_grade(c, turn)]
-    return found if turn.is_complete else [c for c in found if not _is_part_of_notes(c, turn)]
-
-
-def _is_part_of_notes(call: Step, turn: Turn) -> bool:
-    """Return True if a step's output has the output of ``call`` and that of another call."""
-    outputs = (t for step in turn.steps[1:] for t in (step.output, *step.output_texts) if t)
-    texts = [text for text in outputs if is_in(call.output, text)]
-    others = [other.output for other in turn.calls if other.id != call.id]
-    return any(is_in(other, text) for text in texts for other in others)
+    return [c for c in found if not is_verdict(c.output or "") and not may_grade(c, turn)]
 
 
 def _is_used(call: Step, turn: Turn) -> bool:
@@ -623,12 +647,17 @@ def _before(question: str, messages: Sequence[Message]) -> tuple[Message, ...]:
 # --- whether all parts fit together ---------------------------------------------------------------
 
 
+_HANDS_OVER = re.compile(r"transfer|hand_?(off|over)|delegat", re.IGNORECASE)  # to another agent
+
+
 def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]) -> None:
     if _has_unused_output(turn, generator, answer) or _asks_with_an_answer(turn):
         raise Refused(reason="ambiguous")
     has_documents = "documents" in turn.recorded
     if not has_documents and _kept_unknown_documents(turn):
         raise Refused(reason="no_contexts")
+    if not has_documents and _shows_more(turn, generator, contexts):
+        raise Refused(reason="ambiguous")
     if turn.is_complete:
         return
     # If the LLM that called a tool answered, its own call is missing.
@@ -638,12 +667,15 @@ def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]
         return
     prompts = [text for _, text in _behind(turn, generator)]
     known = {normalised(p.text) for one in turn.retrievers for p in one.documents or ()}
+    texts = [p.text for one in turn.retrievers for p in one.documents or ()]
     seen = {p.text for step in turn.steps for p in step.documents_seen}
-    lacks_tool = bool(turn.tools) and len(generator.tool_results) > len(turn.tools)
+    more = (text for text in seen if any(map(is_prose, parts_around(text, texts))))
+    results = [one for one in generator.tool_results if not _HANDS_OVER.match(one.tool)]
+    lacks_tool = bool(turn.tools) and len(results) > len(turn.tools)
     if (
         lacks_tool
         or turn.lacks_retrieval
-        or any(normalised(text) not in known and place(text, prompts) for text in seen)
+        or any(normalised(text) not in known and place(text, prompts) for text in more)
         or not _left_out_on_purpose(turn, contexts, prompts)
     ):
         raise Refused(reason="partial")
@@ -675,6 +707,20 @@ def _asks_with_an_answer(turn: Turn) -> bool:
     )
 
 
+def _shows_more(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
+    """Return True if a line of the prompt goes on with other sentences around a passage."""
+    known = [p.text for one in turn.retrievers for p in one.documents or ()]
+    known += [passage.text for passage in contexts]
+    texts = (text for step in turn.steps for text in step.input_texts)
+    for text in texts:
+        parts = parts_around(text, known)
+        beside = [part.split("\n")[0] for part in parts[1:]]
+        beside += [part.split("\n")[-1] for part in parts[:-1]]
+        if any(map(is_prose, beside)) and place(text, generator.prompt):
+            return True
+    return False
+
+
 def _kept_unknown_documents(turn: Turn) -> bool:
     """Return True if a step returned more unknown documents than LLM calls can have written."""
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
@@ -691,7 +737,11 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
     seen = "\n".join(kept)  # contains also passages within a longer text that was shown
     left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
-    if not left or not prompts or kept in _documents_by_step(turn.steps):
+    if (
+        not left
+        or not prompts
+        or any(consists_of(text, kept) for text in _documents_by_step(turn.steps))
+    ):
         return True
     names = {passage.id for passage in contexts}
     if any(step.kept_ids and set(step.kept_ids) == names for step in turn.steps):
@@ -706,7 +756,7 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
     return all(any(place(p.text, call.prompt) for call in graders) for p in left)
 
 
-def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
+def _documents_by_step(steps: Sequence[Step]) -> list[str]:
     """Return the document texts of each chain; the iterations of a loop count as one chain."""
     several, single = [], defaultdict[tuple[str, Hashable | None], set[str]](set)
     for step in steps:
@@ -715,7 +765,7 @@ def _documents_by_step(steps: Sequence[Step]) -> list[set[str]]:
             several.append(shown)
         else:
             single[step.name, step.parent] |= shown
-    return [*several, *single.values()]
+    return ["\n".join(texts) for texts in (*several, *single.values())]
 
 
 def _rejected(step: Step, left: Sequence[Passage], kept: Sequence[Passage]) -> bool:

@@ -480,10 +480,9 @@ def find_turns(
     ]
     used = {one.id for turn in found for one in (*turn.retrievers, *turn.path)}
     found += _turns_without_llm(tree, [one for one in retrievals if one.id not in used], users)
-    is_complete = loss == "none"
     found = [*_with_surroundings(tree, found, owners)]
-    found = [*_with_doubts(tree, found, users, is_complete=is_complete)]
-    return [replace(p, is_complete=is_complete) for turn in found for p in _split_flat(turn)]
+    found = [part for turn in _with_doubts(found) for part in _split_flat(turn)]
+    return [replace(turn, is_complete=loss == "none") for turn in found]
 
 
 def _anchored_turns(
@@ -608,34 +607,16 @@ def _lacks_retrieval(
     return any(tool.name in searching and tool.id not in inside for tool in tools)
 
 
-def _with_doubts(
-    tree: StepTree, turns: Sequence[Turn], users: _Users, *, is_complete: bool
-) -> Iterator[Turn]:
+def _with_doubts(turns: Sequence[Turn]) -> Iterator[Turn]:
     """Yield ``turns``, with a doubt for those that may only prepare the answer of another turn."""
-    unexplained = set() if is_complete else _unexplained_outputs(tree, users)
     wrote: dict[str, set[Hashable]] = defaultdict(set)
     for call in (call for turn in turns for call in turn.calls):
         wrote[normalised(call.output or "")].add(call.id)
     for turn in turns:
         own = {call.id for call in turn.calls}
         asked = {normalised(step.input) for step in turn.path if step.input}
-        doubt = turn.doubt
-        if any(above.id in unexplained for above in tree.ancestors(turn.anchor)):
-            doubt = doubt or "partial"
-        elif any(wrote.get(text, own) - own for text in asked):
-            doubt = doubt or "ambiguous"
-        yield replace(turn, doubt=doubt)
-
-
-def _unexplained_outputs(tree: StepTree, users: _Users) -> set[Hashable]:
-    shared = (one for one in tree.steps if len(users.get(one.id, ())) > 1)
-    left = {one.id: one.output for one in shared if one.output and not one.flat}
-    for call in tree.generators if left else ():
-        for above in tree.ancestors(call):
-            told = left.get(above.id, "")
-            if is_in(call.output, told) or is_in(told, call.output):
-                del left[above.id]
-    return set(left)
+        is_part = any(wrote.get(text, own) - own for text in asked)
+        yield replace(turn, doubt=turn.doubt or ("ambiguous" if is_part else None))
 
 
 # --- spans with several turns ---------------------------------------------------------------------
@@ -695,16 +676,9 @@ def may_grade(call: Step, turn: Turn) -> bool:
         if one.start >= call.start or not one.output or one.id in turn.tool_calls:
             continue
         seen = {text for text in found if place(text, one.prompt)}
-        if seen and shown <= seen and _is_quoted(one.output, call.prompt):
+        if seen and shown <= seen and place(one.output, call.prompt):
             return True
     return False
-
-
-def _is_quoted(text: str, prompts: Sequence[str]) -> bool:
-    if len(text) >= ANSWER_LENGTH:
-        return place(text, prompts) is not None
-    word = re.compile(rf"(?<!\w){re.escape(text.strip())}(?!\w)")
-    return any(word.search(prompt) for prompt in prompts)
 
 
 def _is_answer(call: Step, turn: Turn) -> bool:

@@ -443,6 +443,11 @@ def bare(text: str) -> str:
     return _NEITHER.sub("", normal_form(_ESCAPED.sub(" ", text)).casefold())
 
 
+def forms_of(text: str) -> tuple[str, str, str]:
+    """Return ``text`` verbatim, and as JSON has it."""
+    return text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]
+
+
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
     """Return the index of the first message that contains ``text``, and the offset there."""
     return Messages(messages).find(text)
@@ -470,9 +475,8 @@ class Messages:
         """Return the index of the first message that contains ``text``, and the offset there."""
         if not text.strip():  # an empty text is in every message
             return None
-        # Verbatim, escaped as in JSON, or with other white space: in messages with single spaces.
-        forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
-        return _find(forms, self.texts) or _find([normalised(text)], self._normal)
+        # With other white space: in messages with single spaces.
+        return _find(forms_of(text), self.texts) or _find([normalised(text)], self._normal)
 
     def place(self, text: str) -> Place | None:
         """Return the position of ``text`` in the messages (see `find`), or None."""

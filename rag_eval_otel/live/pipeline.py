@@ -33,6 +33,7 @@ from rag_eval_otel.capture.conventions import convention_of, read
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import Span as SpanRecord
+from rag_eval_otel.capture.split import retrievals_before
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.trace import Held, Subtree, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns
@@ -350,6 +351,8 @@ class Pipeline:
             self.instruments.found()
             self.scorer.refuse("evicted")
             return by_id, {}, Ending("skipped", "evicted")
+        if tree.may_follow_search:
+            steps += retrievals_before(tree, steps, most=self.config.max_text_chars)
         turns = find_turns(steps, contexts_from_prompt=self.config.contexts_from_prompt)
         endings = {} if turns else self.scorer.refuse_steps(steps, tree.root.id)
         root = endings.get(tree.root.id) or endings.get(None, UNTOUCHED)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.sample import RecentTurns, Refused, read_sample, why_none
+from rag_eval_otel.capture.sample import RecentTurns, Refused, read_sample
 from rag_eval_otel.capture.span import ROUTES, Span, about
+from rag_eval_otel.capture.split import Reasons
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.capture.values import provider_id
@@ -189,7 +190,7 @@ class TurnScorer:
         self.judge_tracer: Tracer | None = None  # of the option ``judge_spans``
         self._on_sample = function_of("a Sample", config.on_sample, option="on_sample")
         self.explanations = Explanations()
-        self._recent = RecentTurns()
+        self._recent, self._reasons = RecentTurns(), Reasons()
         self.retrieving: set[str] = set()  # names of steps that answered after a retrieval
         self._of_turns: set[int] = set()  # ids of traces with a turn
         on_error, raises = instruments.internal_error, config.raise_errors
@@ -206,7 +207,7 @@ class TurnScorer:
 
     def refuse_steps(self, steps: Sequence[Step], trace_id: Hashable) -> Mapping[Hashable, Ending]:
         """Count a trace without a turn; return endings by span id, None for all others."""
-        reason = why_none(steps)
+        reason = self._reasons.why_none(steps)
         if reason is None:
             return {}
         root = next((step for step in steps if step.parent is None), steps[0])

@@ -11,6 +11,7 @@ from langchain_core.documents import Document
 
 from rag_eval_otel.capture.documents import (
     block_in,
+    consists_of,
     distinct,
     documents_in,
     documents_within,
@@ -287,3 +288,45 @@ def test_contexts_in_a_prompt(prompt: str, count: int | None, *, is_read: bool) 
 def test_recordings() -> None:
     """The spans of recorded applications are read as they were."""
     assert misread() == []
+
+
+BEE, WAX = "A bee visits a hundred flowers.", "Bees make wax below the abdomen."
+_ARTICLES = "\n\n".join(f'Wikipedia article section:\n"""\n{one}\n"""' for one in (BEE, WAX))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_read"),
+    [
+        (_ARTICLES, True),
+        (f"{_ARTICLES}\n\nThey are by one author.", True),
+        (f'{_ARTICLES}\n\nAnother one:\n"""\nBees dance.\n"""', False),
+        (f"Context 1:\n{BEE}\n=====\nContext 2:\n{WAX}\n=====", True),
+        (f"Context 1: {BEE}\nContext 2: {WAX}", True),
+        (f"Context 2: {BEE}\nContext 4: {WAX}", False),
+        (f"Contexts:\n1. {BEE}\n2. {WAX}", True),
+        (f"Contexts:\n(1) {BEE}\n(2) {WAX}", True),
+        (f"Contexts:\n# Bee\nhttps://e.org/1\n\n{BEE}\n\n# Wax\nURL: https://e.org/2\n{WAX}", True),
+        (f"Contexts:\n# Bees\n{BEE}\n\n# Wax\n{WAX}", False),
+    ],
+)
+def test_forms_of_documents_in_published_prompts(prompt: str, *, is_read: bool) -> None:
+    """The texts without their numbers, titles and marks; another form is not read."""
+    found = block_in([f"Answer.\n\n{prompt}\n\nQuestion: How many?"])
+    passages = None if found is None else found.passages()
+    assert ([p.text for p in passages or ()] == [BEE, WAX]) is is_read
+
+
+@pytest.mark.parametrize(
+    ("text", "is_all"),
+    [
+        (f"{BEE}\n\n{WAX}", True),
+        (f"Source 1: {BEE}\nTitle: On the making of wax by bees\n{WAX}", True),
+        (f"[Document(metadata={{'by': 'an author'}}, page_content='{BEE}'), '{WAX}']", True),
+        (f"{BEE} {WAX} They fly.", False),
+        (f"{BEE}\nStep 3: fly home.\n{WAX}", False),
+        (BEE, False),
+    ],
+)
+def test_a_text_that_consists_of_documents(text: str, *, is_all: bool) -> None:
+    """Labels and separators are layout; a sentence more is another document."""
+    assert consists_of(text, [BEE, WAX]) is is_all

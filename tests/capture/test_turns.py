@@ -173,18 +173,6 @@ def test_calls_recorded_twice(start: int, end: int, said: str | None, *, is_same
 
 
 @pytest.mark.parametrize(
-    ("told", "doubt"),
-    [(None, None), (TOLD, None), (f"So: {TOLD}", None), (TOLD[:-9], None), (OTHER, "partial")],
-)
-def test_an_output_around_turns_that_no_call_wrote(told: str | None, doubt: str | None) -> None:
-    """The call is missing that wrote it, perhaps from the answers of the turns."""
-    parts = [*plain("a-", under="app"), *plain("b-", under="app", at=20)]
-    parts = [replace(one, output=TOLD) if one.kind == "llm" else one for one in parts]
-    found = find_turns([chain("app", told=told), *parts], loss="possible")
-    assert [turn.doubt for turn in found] == [doubt, doubt]
-
-
-@pytest.mark.parametrize(
     ("steps", "doubt"),
     [
         ([APP, chain("inner", "gone", at=(20, 30))], "partial"),

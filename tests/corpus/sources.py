@@ -243,6 +243,7 @@ SOURCES: Mapping[str, Sources] = {
     "langchain": LANGCHAIN,
     "langgraph": LANGCHAIN,
     "doubtful_langchain": LANGCHAIN,
+    "published": LANGCHAIN,
     "haystack": HAYSTACK,
     "doubtful_haystack": HAYSTACK,
     "llamaindex": {

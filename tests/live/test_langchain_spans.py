@@ -340,6 +340,7 @@ def test_many_documents_leave_room_on_the_span() -> None:
     finish(captured, begin(captured, "retriever", 1, asked=QUESTION, told=documents))
     shown = [HumanMessage(f"{QUESTION} {i}") for i in range(100)]
     finish(captured, begin(captured, "llm", 2, asked=shown, told=AIMessage(ANSWER)))
+    captured.flush()
     for span in captured.spans:
         assert span.dropped_attributes == 0
         assert len(attributes(span)) < 110

@@ -83,14 +83,17 @@ def ask(handler: BaseCallbackHandler) -> None:
 
 
 def test_a_plain_function_without_a_span() -> None:
-    """Nothing joins the two runs, and that is said."""
+    """The documents in the prompt join the two runs, and the later one gets the scores."""
     captured = capture()
     ask(captured.handler)
-    assert captured.reasons == ["no_answer", "no_retrieval"]
+    captured.flush()
+    [(context, _)] = captured.turns
+    names = [span.name for span in captured.spans if span.context == context]
+    assert [name.split()[0] for name in names] == ["chat"]
 
 
 def test_a_span_that_has_ended_joins_nothing() -> None:
-    """Neither does a span that another instrumentation has started by itself."""
+    """Neither does a span that another instrumentation has started; the documents do."""
     captured = capture()
     with captured.within("ask") as span:
         span.end()
@@ -98,7 +101,7 @@ def test_a_span_that_has_ended_joins_nothing() -> None:
     attributes = {"openinference.span.kind": "CHAIN"}
     with captured.within("theirs", attributes=attributes):
         ask(captured.handler)
-    assert captured.reasons == ["no_answer", "no_retrieval"] * 2
+    assert len(captured.turns) == 2
 
 
 def test_a_plain_function_is_scored_on_its_span() -> None:
@@ -109,6 +112,12 @@ def test_a_plain_function_is_scored_on_its_span() -> None:
         assert app.handle.flush()
         assert app.status_of(span) == "scored"
         assert app.counted() == {SCORED: 1}
+
+
+def test_published_shapes() -> None:
+    """Calls without a chain around them are joined where the prompt shows it, and else refused."""
+    assert all_apps("published")
+    check_corpus("callback", "published", exact=1.0)
 
 
 # --- the corpus under our callback ----------------------------------------------------------------

@@ -172,7 +172,9 @@ def chosen_by_code(app: App, around: Span | None) -> None:
 
 
 def no_answer(app: App, around: Span | None) -> None:
-    app.retrieve(1, around)
+    chain = app.chain(1, around)
+    app.retrieve(1, chain)
+    chain.end()
 
 
 def no_texts(app: App, around: Span | None) -> None:

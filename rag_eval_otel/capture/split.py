@@ -1,0 +1,103 @@
+"""Join a LangChain root run with retrievals that ran before it in its thread, by their texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from rag_eval_otel.capture.documents import consists_of, parts_around
+from rag_eval_otel.capture.runs import RunTree
+from rag_eval_otel.capture.sample import why_none
+from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.turns import ANSWER_LENGTH, StepTree, find_retrievals
+from rag_eval_otel.capture.values import Messages, normalised, place, plain
+from rag_eval_otel.types import SkipReason
+
+_SHORTLY: Final = 60_000_000_000  # ns from a retrieval to the run that shows its documents
+_ANSWERED = re.compile(  # an answer in a prompt, which is to be judged
+    r"^[^\w\n]{0,9}(?:\w{1,20} )?(?:answer|generation|reply|response)[^\w\n:]{0,5}:[ \t]{0,9}\w",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> list[Step]:
+    """Return the retrievals before ``tree`` whose documents, and no others, its ``steps`` show.
+
+    They become steps of ``tree``. None are returned if its answer may be a draft or a grade.
+    """
+    beside, root = [*tree.beside], steps[0]
+    at = beside.index(tree) if tree in beside else 0
+    prompts = [text for step in steps for text in step.prompt if step.kind == "llm"]
+    used: dict[RunTree, list[Step]] = {}
+    known: list[str] = []
+    for before in reversed(beside[:at]):
+        is_shortly = 0 <= tree.root.start - (before.root.end or 0) <= _SHORTLY
+        may_be_used = is_shortly and before.has_only_searched and not before.is_used
+        for one in find_retrievals(StepTree(before.steps(most=most))) if may_be_used else ():
+            texts = [passage.text for passage in one.documents or ()]
+            shown = [text for text in texts if text not in known and place(text, prompts)]
+            if shown:
+                used.setdefault(before, []).append(one)
+                known += shown
+    found = [one for several in used.values() for one in several]
+    if not found or not _shows_only(known, found, root, prompts):
+        return []
+    first = min(map(beside.index, used))
+    drafts = [text for other in beside[first + 1 : at] for text in _replies(other.steps(most=most))]
+    if any(place(text, prompts) for text in drafts) or _is_draft(steps, known, beside[at + 1 :]):
+        return []
+    for before in used:
+        before.is_used = True
+    if root.kind == "llm":
+        return [replace(one, id=(root.id, n), parent=None) for n, one in enumerate(found)]
+    return [replace(one, parent=root.id) for one in found]
+
+
+def _replies(steps: Sequence[Step]) -> list[str]:
+    texts = (step.output or "" for step in steps if step.kind == "llm")
+    return [text for text in texts if len(text) >= ANSWER_LENGTH]
+
+
+def _is_draft(steps: Sequence[Step], known: Sequence[str], later: Sequence[RunTree]) -> bool:
+    """Return True if the next run works on the reply; with documents beside it, that grades it."""
+    asked = [json.dumps(plain(tree.root.asked), ensure_ascii=False) for tree in later[:1]]
+    is_shown = any(place(step.output or "", asked) for step in steps)
+    return is_shown and not any(place(text, asked) for text in known)
+
+
+def _shows_only(
+    known: Sequence[str], found: Sequence[Step], root: Step, prompts: Sequence[str]
+) -> bool:
+    is_whole = {p.text for one in found for p in one.documents or ()} <= {*known}
+    around = [part for text in prompts for part in parts_around(text, known)]
+    if any(map(_ANSWERED.search, around)) or (len(known) == 1 and not is_whole):
+        return False  # one of several documents may be shown for one of several drafts
+    if root.documents_given:
+        given = {normalised(passage.text) for passage in root.documents_given}
+        return given <= {*map(normalised, known)}
+    others = [text for text in root.input_texts if not any(map(text.__contains__, known))]
+    is_asked = sum(len(text.split()) > 1 for text in others) <= 1  # no answer beside the question
+    below = (text.partition("\n\n")[2] for text in prompts)  # an instruction
+    texts, queries = [*root.input_texts, *prompts, *below], [one.input or "" for one in found]
+    return is_asked and any(consists_of(text, known, beside=queries) for text in texts)
+
+
+class Reasons:
+    """Says why traces have no turn; it knows the documents of the last retrievals on their own."""
+
+    def __init__(self) -> None:
+        self._searched = deque[str](maxlen=64)
+
+    def why_none(self, steps: Sequence[Step]) -> SkipReason | None:
+        """Return what `sample.why_none` returns, or ``split`` if another trace has a retrieval."""
+        reason = why_none(steps)
+        if reason is None:
+            texts = (passage.text for step in steps for passage in step.documents or ())
+            self._searched.extend(text for text in texts if len(text) >= ANSWER_LENGTH)
+        messages = Messages(text for step in steps for text in step.prompt)
+        is_split = reason == "no_retrieval" and any(map(messages.find, self._searched))
+        return "split" if is_split else reason
