@@ -63,6 +63,8 @@ class SpanWriter:
             return {}
         by_id = {run.id: run for run in tree.runs}
         forced = {tree.root.id, *also}
+        is_agent = operation_of(tree.root) == semconv.OPERATION_INVOKE_AGENT
+        agent = tree.root.name if is_agent else None
         started: dict[int, Span] = {}
         for run in tree.runs:
             above: list[Run] = []
@@ -76,10 +78,13 @@ class SpanWriter:
             if is_visible or run.id in forced:
                 with edge:
                     parent = next((started[each.id] for each in above if each.id in started), None)
-                    started[run.id] = self._start(run, steps.get(run.id), parent)
+                    step = steps.get(run.id)
+                    started[run.id] = self._start(run, step, parent, agent=agent)
         return started
 
-    def _start(self, run: Run, step: Step | None, parent: Span | None) -> Span:
+    def _start(
+        self, run: Run, step: Step | None, parent: Span | None, *, agent: str | None
+    ) -> Span:
         context, operation = run.tree.context, operation_of(run)
         requested = _request(run) if run.kind == "llm" else {}
         model = _text(requested.get(semconv.GEN_AI_REQUEST_MODEL))
@@ -106,7 +111,7 @@ class SpanWriter:
         attributes |= {
             semconv.GEN_AI_OPERATION_NAME: operation,
             **requested,
-            **_described(run, operation),
+            **_described(run, operation, agent=agent),
             **self._about(run, operation),
             semconv.ERROR_TYPE: run.error,
         }
@@ -184,7 +189,7 @@ def _request(run: Run) -> Attributes:
     return found
 
 
-def _described(run: Run, operation: str | None) -> Attributes:
+def _described(run: Run, operation: str | None, *, agent: str | None) -> Attributes:
     if run.kind == "llm":
         read, written = run.tokens or (None, None)
         return {
@@ -205,16 +210,14 @@ def _described(run: Run, operation: str | None) -> Attributes:
             semconv.GEN_AI_REQUEST_MODEL: _text(run.metadata.get("ls_embedding_model")),
         }
     if run.kind == "tool":
-        root = run.tree.root
-        is_agent = operation_of(root) == semconv.OPERATION_INVOKE_AGENT
         return {
             "gen_ai.tool.name": run.name,
             "gen_ai.tool.call.id": _call_id(run),
             "gen_ai.tool.type": "function",
-            semconv.GEN_AI_AGENT_NAME: root.name if is_agent else None,
+            semconv.GEN_AI_AGENT_NAME: agent,
         }
     if operation == semconv.OPERATION_INVOKE_AGENT:
-        return {semconv.GEN_AI_AGENT_NAME: run.name}
+        return {semconv.GEN_AI_AGENT_NAME: agent}
     return {"gen_ai.workflow.name": _own_name(run) if operation else None}
 
 
@@ -255,7 +258,10 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
             "gen_ai.input.messages": _json(shown) if shown else None,
             "gen_ai.output.messages": _json(replies) if replies[0]["parts"] else None,
         }
-    pairs = [(each["role"], _text_of(each)) for each in messages]
+    pairs = [
+        (each["role"], "".join(str(p.get("content", p.get("response", ""))) for p in each["parts"]))
+        for each in messages
+    ]
     same = openinference.texts(asked=asked, told=told, documents=documents, messages=pairs)
     return {**same, **(attributes if operation_of(run) else {})}
 
@@ -288,11 +294,6 @@ def _message(
         about = {"id": call.get("id"), "name": call.get("name"), "arguments": arguments}
         parts.append(_known({"type": "tool_call", **about}))
     return {"role": role, "parts": parts}
-
-
-def _text_of(message: Mapping[str, Any]) -> str:
-    parts = message["parts"]
-    return "".join(str(part.get("content", part.get("response", ""))) for part in parts)
 
 
 def _known(fields: Mapping[str, Any]) -> dict[str, Any]:

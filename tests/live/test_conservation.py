@@ -47,7 +47,8 @@ class Recorder(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         assert span.context is not None
-        self.ended.append((span.context.trace_id, span.context.span_id))
+        if span.name != "evaluate turn":  # how many turns are late depends on the machine
+            self.ended.append((span.context.trace_id, span.context.span_id))
 
 
 class Faults:
