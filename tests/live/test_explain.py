@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 
 from apps.fakes import KeywordRetriever
 from live import QUESTION, SOURCES, App, Source, answered, asked, attached, generated, retrieved
@@ -58,12 +59,14 @@ def test_a_trace_without_a_turn_is_explained_by_the_id_of_its_spans(source: Sour
     """That holds for LangChain runs, too, whose spans are started after they were read."""
     with attached() as app:
         if source == "spans":
-            app.retrieve(1, None)
+            chain = app.step("CHAIN", None)
+            app.retrieve(1, chain)
+            chain.end()
         else:
-            KeywordRetriever().invoke(QUESTION, {"callbacks": [app.handle.callback]})
+            searching = RunnableLambda(lambda query: KeywordRetriever().invoke(query) and None)
+            searching.invoke(QUESTION, {"callbacks": [app.handle.callback]})
         assert app.handle.flush(60)
-        (span,) = app.exported()
-        text = app.handle.explain(span.context.trace_id)
+        text = app.handle.explain(app.exported()[0].context.trace_id)
     assert text is not None
     assert "is skipped, no_answer: A retrieval was recorded, but no answer text" in text
 

@@ -270,7 +270,9 @@ def test_only_turns_of_a_label_and_a_period(chosen: dict[str, Any]) -> None:
 
 def test_what_is_skipped_is_counted_with_its_reason() -> None:
     """A turn without an answer, two spans of one id, and a trace that has no RAG."""
-    no_answer = turn_spans(1)[:1]
+    search, _, chain = turn_spans(1)
+    asked = {name: value for name, value in chain.attributes.items() if "output" not in name}
+    no_answer = [search, replace(chain, attributes=asked)]
     doubled = [*turn_spans(2), replace(turn_spans(2)[0], name="another")]
     other = [replace(turn_spans(3)[2], attributes={"http.route": "/"}, scope="web")]
     counts = Collected()
@@ -328,9 +330,10 @@ def test_evaluate_takes_the_samples_as_they_are(tmp_path: Path) -> None:
 def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On stderr, with the reasons; without a sample the status is 1."""
     traces, output = tmp_path / "traces.json", tmp_path / "samples.jsonl"
-    traces.write_bytes(lines(messages([*turn_spans(1), *turn_spans(2)[:1]])))
+    doubled = [*turn_spans(2), replace(turn_spans(2)[0], name="another")]
+    traces.write_bytes(lines(messages([*turn_spans(1), *doubled])))
     assert main(["collect", str(traces), "-o", str(output)]) == 0
-    assert "1 samples of 2 traces; skipped: 1 no_answer" in capsys.readouterr().err
+    assert "1 samples of 2 traces; skipped: 1 ambiguous" in capsys.readouterr().err
     assert main(["collect", str(traces), "-o", str(output), "--failed"]) == 1
     assert "1 samples of another label or period" in capsys.readouterr().err
     assert output.read_text() == ""
