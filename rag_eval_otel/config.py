@@ -27,7 +27,7 @@ from typing import (
 )
 from urllib.parse import urlsplit
 
-from rag_eval_otel.environment import first_set, names_in, switch, variable
+from rag_eval_otel.environment import DOCTOR, PREFIX, first_set, names_in, switch, variable
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
 from rag_eval_otel.prices import load_prices
@@ -230,6 +230,10 @@ class Config:
             chosen["embedder"] = _embedder_for(chosen.get("judge"), environ)
         for name in chosen.keys() - _HINTS.keys():
             raise ConfigError(f"there is no option {name!r}{_meant(name, list(_HINTS))}")
+        known = [DOCTOR, *map(variable, _HINTS)]
+        for name in environ:
+            if name.startswith(PREFIX) and name not in known and (meant := _meant(name, known)):
+                log.warning("%s is no variable of this library%s", name, meant)
         return cls(**chosen)
 
 

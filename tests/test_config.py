@@ -276,6 +276,14 @@ def test_unknown_option_is_refused_with_what_was_meant() -> None:
         Config.from_env({}, jugde="lexical")
 
 
+def test_misspelt_variable_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """A variable with a typo in our name is logged; other variables are not."""
+    Config.from_env({"RAG_EVAL_JUGDE": "x", "RAG_EVAL_GOLDEN": "file", "OTHER_JUDGE": "x"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "rag_eval_otel: RAG_EVAL_JUGDE is no variable of this library; did you mean RAG_EVAL_JUDGE?"
+    ]
+
+
 # --- the option `budget` --------------------------------------------------------------------------
 
 
