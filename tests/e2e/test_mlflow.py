@@ -142,7 +142,8 @@ def test_backfill_equals_live_scores(mlflow: MLflow, monkeypatch: pytest.MonkeyP
     memory = InMemorySpanExporter()
     otlp = OTLPSpanExporter(endpoint=f"{mlflow.http}/v1/traces", headers=headers, timeout=120)
     options: dict[str, Any] = {"signals": "traces", "traces": [otlp, memory]}
-    with fickle(mlflow, "shop", export_content="all", **options) as app:
+    options |= {"export_content": "all", "score_attributes": "rag"}
+    with fickle(mlflow, "shop", **options) as app:
         app.run(count - BAD_TURNS, GOOD)
         app.run(BAD_TURNS, BAD)
         assert app.handle.flush(PATIENCE)

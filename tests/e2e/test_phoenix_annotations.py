@@ -83,7 +83,8 @@ def test_backfill_equals_live_scores(phoenix: Phoenix, monkeypatch: pytest.Monke
     count = 500
     monkeypatch.setenv("PHOENIX_ENDPOINT", phoenix.http)
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "openinference.project.name=past")
-    with fickle(phoenix, "past", signals="traces", export_content="all") as app:
+    options = {"export_content": "all", "score_attributes": "rag"}
+    with fickle(phoenix, "past", signals="traces", **options) as app:
         app.run(count - BAD_TURNS, GOOD)
         app.run(BAD_TURNS, BAD)
         assert app.handle.flush(PATIENCE)
