@@ -28,7 +28,6 @@ from rag_eval_otel.judge.usage import (
     name_of,
     scope,
     shared_by,
-    title_of,
     will_attempt,
 )
 from rag_eval_otel.providers import provider_of
@@ -162,61 +161,38 @@ class HashingEmbedder:
 
 
 class Embed:
-    """Embeds the texts of all metrics of one sample: texts asked for at once share a request."""
+    """Embeds the texts of all metrics of one sample, each text once."""
 
     def __init__(self, embedder: Embedder, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
         self._embedder = embedder
-        self._rows: dict[str, asyncio.Future[Vectors]] = {}  # by text
-        self._waiting: list[str] = []
-        self._requests: set[asyncio.Task[Vectors]] = set()
+        self._requests: dict[str, tuple[asyncio.Task[Vectors], int]] = {}  # and row, by text
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
         for text in texts:
             self.ledger.ask(text)
-        loop = asyncio.get_running_loop()
-        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
-        for text in new:
-            self._rows[text] = loop.create_future()
-        if new and not self._waiting:
-            loop.call_soon(self._send)
-        self._waiting += new
-        return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
+        new = [text for text in dict.fromkeys(texts) if text not in self._requests]
+        if new:
+            request = asyncio.ensure_future(self._fetch(new))
+            request.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._requests |= {text: (request, row) for row, text in enumerate(new)}
+        # Shielded: if one metric is cancelled, other metrics still get the vectors.
+        requests = [self._requests[text] for text in texts]
+        return np.stack([(await asyncio.shield(task))[row] for task, row in requests])
 
     def cancel(self) -> None:
-        self._waiting = []
         self.ledger.close()
-        for request in self._requests:
+        for request, _ in self._requests.values():
             request.cancel()
-
-    def _send(self) -> None:
-        texts, self._waiting = self._waiting, []
-        if not texts:  # cancelled
-            return
-        request = asyncio.ensure_future(self._fetch(texts))
-        self._requests.add(request)
-        request.add_done_callback(lambda done: self._deliver(texts, done))
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
         sizes = {text: len(text) for text in texts}
         async with self.ledger.metered(sizes, self._embedder, part="embedder") as meter:
             rows = await self._embedder.embed(texts)
             meter.tell(Usage(embedding_requests=1))
-        if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
-            raise UnparsableReplyError(f"shape {np.shape(rows)} for {len(texts)} texts")
+            if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
+                raise UnparsableReplyError(f"shape {np.shape(rows)} for {len(texts)} texts")
         return rows
-
-    def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
-        self._requests.discard(request)
-        error = given_up() if request.cancelled() else request.exception()
-        if error is None:
-            for text, row in zip(texts, request.result(), strict=True):
-                self._rows[text].set_result(row)
-            return
-        self.ledger.failures.append((error, title_of("embedder", self._embedder)))
-        for text in texts:
-            self._rows[text].set_exception(error)
-            self._rows[text].exception()  # seen, because nothing may wait for it
 
 
 @dataclass(slots=True, eq=False)
