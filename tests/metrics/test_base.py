@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -296,13 +295,6 @@ def test_examples_are_part_of_the_version(name: str) -> None:
 def test_parameters_are_part_of_the_version(one: Metric, other: Metric) -> None:
     """Whatever changes the number changes the version."""
     assert version(one) != version(other)
-
-
-def test_a_function_is_not_part_of_the_version_but_its_name() -> None:
-    """Where a function happens to be in memory makes no other measurement; its model does."""
-    one, other = (m.CrossEncoderSimilarity(score=lambda *_, n=n: n) for n in (0.1, 0.2))
-    assert version(one) == version(other)
-    assert version(replace(one, model="bge")) != version(one)
 
 
 DUAL = {

@@ -104,7 +104,6 @@ def every_metric_is_one() -> None:
     metrics: list[Metric] = [
         m.AnswerCorrectness(beta=2.0, weights=(0.5, 0.5)),
         m.Correctness(rating="logprobs", threshold=3.5),
-        m.CrossEncoderSimilarity(score=lambda answer, reference: 1.0, activation="sigmoid"),
         m.Faithfulness(
             examples=[{"inputs": {"answer": "No."}, "outputs": {"statements": []}}], name="taught"
         ),
