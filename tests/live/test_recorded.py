@@ -438,6 +438,8 @@ def test_feedback_on_an_unknown_trace_is_passed_on(caplog: pytest.LogCaptureFixt
         record_feedback(1, trace_id=trace)
         assert app.handle.flush()
         assert [(e.trace_id, e.span_id) for e in events(app)] == [(trace, span), (trace, 0)]
+        (carrier,) = app.carriers()  # without the id of a span, there is nothing to link to
+        assert [link.context.span_id for link in carrier.links] == [span]
         assert app.handle.stats.feedback == {"unmatched": 2}
     (line,) = [one for one in caplog.messages if "feedback" in one]
     assert f"feedback 'user' on trace {TRACE}: no turn of it is known here" in line
