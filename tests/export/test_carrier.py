@@ -54,6 +54,7 @@ def test_late_scores_are_on_a_span_of_their_own(score_events: Any) -> None:
     with attached(score_events=score_events) as app:
         chain = missed(app)
         assert app.handle.flush(PATIENCE)
+        assert app.counted() == {("scored", "span_missed"): 1}
         (carrier,) = app.carriers()
         found = checked(carrier, chain.get_span_context())
         assert (found["session.id"], found["user.id"]) == ("s", "u")

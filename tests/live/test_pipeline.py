@@ -35,7 +35,6 @@ from live import (
     attached,
     generated,
     points_of,
-    retrieved,
     said,
     told,
 )
@@ -144,20 +143,6 @@ def test_each_of_several_answers_below_a_request_is_scored_on_its_call() -> None
         assert app.handle.flush()
         assert app.counted() == {SCORED: 2}
         assert [app.status_of(call) for call in calls] == ["scored", "scored"]
-
-
-def test_spans_that_left_before_the_retrieval_ended() -> None:
-    """The turn is scored in events and metrics, and the outcome says where its scores are not."""
-    with attached() as app:
-        chain = app.chain()
-        chain.end()
-        retrieval = app.step("RETRIEVER", chain, **retrieved(1))
-        app.generate(1, chain)
-        retrieval.end()
-        assert app.handle.flush()
-        assert app.counted() == {("scored", "span_missed"): 1}
-        assert app.scored_spans() == {id_of(chain): 1}
-        assert app.statuses() == {None: 3}
 
 
 def test_spans_around_turns_take_no_place_of_those_of_turns() -> None:

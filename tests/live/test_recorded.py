@@ -6,7 +6,6 @@ import logging
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,7 @@ from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import PROMPT, rag
 from apps.replies import saying
-from live import ANSWER, CONTEXT, QUESTION, SCORED, STATUS, App, GatedJudge, attached
+from live import ANSWER, CONTEXT, QUESTION, SCORED, STATUS, App, attached
 from rag_eval_otel import (
     Passage,
     Sample,
@@ -279,13 +278,11 @@ class KeepingSink:
 
     def __init__(self) -> None:
         self.feedback: list[Feedback] = []
-        self.has_feedback = Event()
 
     def __call__(self, evaluation: Evaluation) -> None: ...
 
     def emit_feedback(self, feedback: Feedback) -> None:
         self.feedback.append(feedback)
-        self.has_feedback.set()
 
 
 @pytest.fixture(autouse=True)
@@ -364,35 +361,6 @@ def test_feedback_within_the_current_span() -> None:
         assert (found["rag.feedback.user.score"], found["rag.feedback.user.label"]) == (1.0, "pass")
         assert agreement(app)["overall", "pass", "pass"] == 1
         assert app.handle.stats.feedback == {"joined": 1}
-
-
-def test_feedback_on_a_held_turn_is_on_its_span() -> None:
-    """Feedback that comes while the turn is scored leaves with the span."""
-    judge, sink = GatedJudge(), KeepingSink()
-    with attached(**FAITHFUL, judge=judge, sinks=[sink]) as app:
-        span = app.turn()
-        app.pipeline.submit_ended()
-        judge.asked.result(60)
-        record_feedback(0.2, **ids(span), name="expert")
-        assert sink.has_feedback.wait(60)
-        judge.open()
-        assert app.handle.flush()
-        assert app.attributes_of(span)["rag.feedback.expert.score"] == 0.2
-
-
-def test_feedback_before_the_end_of_its_turn() -> None:
-    """It joins the turn, and is compared later."""
-    with attached(**FAITHFUL) as app:
-        chain = app.chain()
-        app.retrieve(1, chain)
-        record_feedback(0, trace_id=ids(chain)["trace_id"])
-        assert app.handle.stats.failures == {}
-        app.generate(1, chain)
-        chain.end()
-        assert app.handle.flush()
-        assert app.handle.stats.feedback == {"joined": 1}
-        assert app.counted() == {SCORED: 1}
-        assert agreement(app)["overall", "pass", "fail"] == 1
 
 
 def test_the_id_of_a_langchain_run_names_the_turn() -> None:
