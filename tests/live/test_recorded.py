@@ -114,7 +114,6 @@ def test_documents_of_every_kind(document: object, passage: Passage) -> None:
     ("call", "told"),
     [
         (lambda: record_question(None), "record_question.. takes the text as a str, not NoneType"),
-        (lambda: record_answer(b"bytes"), "record_answer.. takes the text as a str, not bytes"),
         (lambda: record_retrieval(5, []), "record_retrieval.. takes the text as a str, not int"),
         (
             lambda: record_retrieval("q", CONTEXT),
@@ -124,9 +123,7 @@ def test_documents_of_every_kind(document: object, passage: Passage) -> None:
         (lambda: record_retrieval("q", iter(["a"])), "a list of documents, not list_iterator"),
         (lambda: record_retrieval("q", Document(page_content="a")), "list of documents, not Docu"),
         (lambda: record_retrieval("q", [5]), "a document is a str, a Passage, .* not int"),
-        (lambda: record_retrieval("q", [{"title": "a"}]), "a document is .* not dict"),
         (lambda: record_retrieval("q", [SimpleNamespace(content=5)]), "not SimpleNamespace"),
-        (lambda: record_retrieval("q", [SimpleNamespace(get_content=list)]), "not SimpleNamesp"),
     ],
 )
 def test_what_cannot_be_recorded(
@@ -423,11 +420,9 @@ def test_feedback_on_an_unknown_trace_is_passed_on(caplog: pytest.LogCaptureFixt
         ({"name": "two words"}, r"1 to 64 ASCII letters, digits, _ and -"),
         ({"comment": 7}, r"comment of feedback is a str, not int"),
         ({"trace_id": "run-17"}, r"32 hexadecimal digits, .*not from a backend"),
-        ({"trace_id": "0" * 32}, r"32 hexadecimal digits"),
         ({"trace_id": 2**128}, r"32 hexadecimal digits"),
         ({"trace_id": True}, r"32 hexadecimal digits"),
         ({"trace_id": TRACE, "span_id": "12"}, r"span_id must be 16 hexadecimal digits"),
-        ({"trace_id": TRACE, "span_id": 16**16}, r"span_id must be 16 hexadecimal digits"),
         ({"trace_id": None, "span_id": "cd" * 8}, r"needs trace_id"),
     ],
 )
