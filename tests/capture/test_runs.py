@@ -32,16 +32,6 @@ def ids(captured: Capture) -> list[int]:
     return [int(span.name.rpartition("chain")[2]) for span in captured.spans]
 
 
-def test_a_run_with_an_unknown_parent_is_a_root() -> None:
-    """The handler may have been added in the middle of things."""
-    captured = capture()
-    run = begin(captured, "chain", 1, under=99)
-    assert run.parent is None
-    assert len(captured.recorder) == 1
-    finish(captured, run)
-    assert captured.span("invoke_workflow chain1").parent is None
-
-
 @pytest.mark.parametrize(
     ("kinds", "error", "reasons"),
     [
@@ -152,20 +142,6 @@ def test_after_the_grace_a_tree_is_finished_as_it_is() -> None:
     captured.recorder.flush(GRACE)
     assert captured.reasons == ["abandoned"]
     assert len(captured.spans) == 3
-
-
-def test_a_flush_does_not_wait_for_the_grace() -> None:
-    """It finishes the trees whose root has ended, once, and leaves the others alone."""
-    captured = capture(grace=GRACE)
-    for number in (1, 2):
-        root = begin(captured, "chain", number)
-        begin(captured, "tool", number + 10, under=number)
-        if number == 1:
-            finish(captured, root)
-    for _ in range(2):
-        captured.recorder.flush()
-        assert len(captured.spans) == 2
-        assert len(captured.recorder) == 1
 
 
 def test_a_root_that_failed_waits_for_nothing() -> None:
