@@ -216,6 +216,7 @@ AGENT, DONE, TEN = (
     tuple(f"Page {n} is here." for n in range(12)),
 )
 NUMBERED = items("llm.input_messages.0.message.contents", *map(part, TEN))
+SPARSE = {key.replace("input_messages.0", "input_messages.3"): v for key, v in CALL.items()}
 COMPLETED = oi("LLM") | items("llm.prompts", {"prompt.text": f"{PROMPT}\n\n{ASKED}"})
 FIRST, SECOND = {"completion.text": TOLD}, {"completion.text": OTHER}
 LOOKALIKES = {
@@ -239,6 +240,7 @@ TOLD_ALL = CALL | NUMBERED | {"llm.input_messages.0.message.content": ""}
 OF_OPENINFERENCE: dict[str, tuple[Any, ...]] = {
     "a thought": (FOUND, AGENT, BOTH, THINKS),
     "a tool is used": (FOUND, AGENT, BOTH, shown(PROMPT, part(OTHER), USE), CALL),
+    "messages without the first": (FOUND, AGENT, BOTH, SPARSE),
     "numbers above nine": (ALL, DONE, pages(*TEN), TOLD_ALL),
     "prompts": (FOUND, AGENT, BOTH, COMPLETED | items("llm.choices", FIRST, SECOND)),
     "no first": ("truncated", AGENT, BOTH, COMPLETED | items("llm.choices", SECOND, at=[1])),

@@ -177,7 +177,9 @@ def messages_at(view: Span, prefix: str) -> Any:
     if not items:
         return None
     messages = [_message({_INNER.sub("", k): v for k, v in item.items()}) for _, item in items]
-    if has_gaps(n for n, _ in items) or (view.dropped and "content" not in messages[0]):
+    # OpenAI Agents leaves the index 0 to instructions, and others to what it does not describe.
+    lacks = has_gaps(n for n, _ in items) and (view.dropped or prefix != "llm.input_messages")
+    if lacks or (view.dropped and "content" not in messages[0]):
         return CUT
     if any(read(m["content"], limit=view.value_limit) is CUT for m in messages if "content" in m):
         return CUT
