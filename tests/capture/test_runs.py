@@ -231,7 +231,12 @@ SHOWN = f"Answer.\n\n{PAGE}\n\n{OTHER}\n\nQuestion: {QUESTION}"
 
 
 def search_then_ask(
-    captured: Capture, prompt: str = SHOWN, *, after: str | None = None, hours: int = 0
+    captured: Capture,
+    prompt: str = SHOWN,
+    *,
+    after: str | None = None,
+    told: str = "Yes.",
+    hours: int = 0,
 ) -> None:
     documents = [Document(PAGE), Document(OTHER)]
     search = begin(captured, "retriever", 1, asked=QUESTION, told=documents)
@@ -241,7 +246,7 @@ def search_then_ask(
     finish(captured, begin(captured, "llm", 2, asked=asked, told=AIMessage(ANSWER)))
     if after is not None:
         asked = [HumanMessage(after)]
-        finish(captured, begin(captured, "llm", 3, asked=asked, told=AIMessage("Yes.")))
+        finish(captured, begin(captured, "llm", 3, asked=asked, told=AIMessage(told)))
 
 
 @pytest.mark.parametrize(
@@ -251,6 +256,7 @@ def search_then_ask(
         (SHOWN, "Another question?", []),
         (SHOWN, f"Is it grounded?\n{PAGE}\n{ANSWER}", []),
         (SHOWN, f"Translate: {ANSWER}", ["split"]),
+        (SHOWN, f"Answer once more.\n{PAGE}", ["split"]),
         (f"Answer.\n\n{OTHER}\n\nQuestion: {QUESTION}", None, ["split"]),
         (f"{SHOWN}\nAnswer: Ada.\nIs it right?", None, ["split"]),
         (SHOWN.replace("\n\nQ", "\n\nIt was built of brick.\n\nQ"), None, ["split"]),
@@ -266,6 +272,16 @@ def test_a_retrieval_and_a_call_after_it(
     captured.flush()
     assert len(captured.turns) == ("split" not in reasons and prompt == SHOWN)
     assert captured.reasons == reasons
+
+
+def test_a_reply_that_the_next_call_improves_is_no_answer() -> None:
+    """A call with documents and reply grades the reply only if it replies with a verdict."""
+    captured = capture()
+    search_then_ask(
+        captured, after=f"Improve it.\n{PAGE}\n{ANSWER}", told="Founded in 1987, I say."
+    )
+    captured.flush()
+    assert not captured.turns
 
 
 def test_a_call_after_a_retrieval_waits_for_the_next_run() -> None:
