@@ -15,6 +15,7 @@ script prints in how many of SEEDS seeds (default 100) the gate fails at a level
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from bisect import bisect_left
@@ -25,9 +26,9 @@ from rag_eval_otel.tools.compare import (
     Entry,
     ScoredRun,
     difference_verdict,
-    least_drop,
     pair_scores,
 )
+from rag_eval_otel.tools.stats import t_quantile
 from rag_eval_otel.types import Score
 
 Claims = list[bool]
@@ -37,8 +38,16 @@ DEVIATIONS = (0.1, 0.2, 0.3, 0.4)
 DROPS = (0.1, 0.05, 0.02)
 MOST_ROWS = 100_000
 ROWS = 200
+T_TEST = 0.9  # part of the level; the rest is for lost scores
 LOSS = 0.125  # of the claims that were supported; as these are four of five, the mean falls by .1
 WRONG = 0.05  # of the judge's answers
+
+
+def least_drop(deviation: float, rows: int, *, level: float) -> float:
+    """Return the drop of a mean that the t test of `difference_verdict` finds in 95 of 100 runs."""
+    freedom = rows - 1
+    quantiles = t_quantile(1 - level * T_TEST, freedom) + t_quantile(0.95, freedom)
+    return deviation / math.sqrt(rows) * quantiles
 
 
 def rows_needed(deviation: float, drop: float) -> int:

@@ -149,23 +149,23 @@ class Embed:
     def __init__(self, embedder: Embedder, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
         self._embedder = embedder
-        self._requests: dict[str, tuple[asyncio.Task[Vectors], int]] = {}  # and row, by text
+        self.requests: dict[str, tuple[asyncio.Task[Vectors], int]] = {}  # and row, by text
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
         for text in texts:
             self.ledger.ask(text)
-        new = [text for text in dict.fromkeys(texts) if text not in self._requests]
+        new = [text for text in dict.fromkeys(texts) if text not in self.requests]
         if new:
             request = asyncio.ensure_future(self._fetch(new))
             request.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._requests |= {text: (request, row) for row, text in enumerate(new)}
+            self.requests |= {text: (request, row) for row, text in enumerate(new)}
         # Shielded: if one metric is cancelled, other metrics still get the vectors.
-        requests = [self._requests[text] for text in texts]
+        requests = [self.requests[text] for text in texts]
         return np.stack([(await asyncio.shield(task))[row] for task, row in requests])
 
     def cancel(self) -> None:
         self.ledger.close()
-        for request, _ in self._requests.values():
+        for request, _ in self.requests.values():
             request.cancel()
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:

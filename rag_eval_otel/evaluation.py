@@ -48,7 +48,6 @@ from rag_eval_otel.types import (
     Score,
     ScoreStatus,
     Usage,
-    Vectors,
 )
 from rag_eval_otel.untrusted import Redactor, suspicions
 
@@ -190,13 +189,7 @@ class Measurement:
         way: dict[str, Any] = {"share_requests": self.share_requests, "repairs": self.repairs}
         way |= {"patience": patience, "reasons": self.explanations}
         ask = Ask(self.judge, ledger=ledger, **way)
-        embeds: list[Embed] = []  # one, if a metric asks for vectors
-
-        async def embed(texts: Sequence[str]) -> Vectors:
-            if not embeds:
-                embeds.append(Embed(self.embedder, ledger))
-            return await embeds[0](texts)
-
+        embed = Embed(self.embedder, ledger)
         # The tasks started here use the prompts and the time limit, too.
         with scope(prompts=self.prompts, deadline=deadline_after(self.timeout)):
             measured = (self._run(metric, sample, ask, embed=embed) for metric in self.metrics)
@@ -207,8 +200,7 @@ class Measurement:
             for run in runs:
                 run.cancel()  # no effect on a run that is done
             ask.cancel()
-            for each in embeds:
-                each.cancel()
+            embed.cancel()
         await asyncio.wait(runs, timeout=_GRACE)
         spent = ledger.shares(metric.name for metric in self.metrics)
         model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
@@ -243,7 +235,7 @@ class Measurement:
             usage=ledger.usage,
             cost=cost(ledger.usage),
             currency=self.prices.currency,
-            embedder=embedder if embeds else None,
+            embedder=embedder if embed.requests else None,
             computed=frozenset(m.name for m in self.metrics if not kinds_of(m)),
             label_metrics=self.labelling,
             messages=len(sample.history),

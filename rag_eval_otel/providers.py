@@ -155,8 +155,7 @@ def provider_of(name: str) -> Provider:
     provider = PROVIDERS.get(name)
     if provider is None or not provider.is_compatible:
         names = ", ".join(each.name for each in _ALL if each.is_compatible)
-        msg = f"provider must be one of {names}, not {name!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"provider must be one of {names}, not {name!r}")
     return provider
 
 

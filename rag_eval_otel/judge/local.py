@@ -25,7 +25,7 @@ Shares: TypeAlias = Mapping[Pair, float]
 _POSITIVE = ("entail", "support", "consist", "faithful", "ground", "relevant", "factual")
 _NEGATED = ("not", "non", "un", "in", "ir")
 _ASKED = "This text answers the question: "
-_LABELS = (1, 2, 3)
+_MOST_LABELS = 3
 _OVERLAP = 4  # two windows in succession share a quarter of their tokens
 _LEAST = 8  # the fewest tokens of a window
 _SPECIAL = 4  # the most tokens that a tokenizer adds to a pair
@@ -208,10 +208,8 @@ class Classifier:
 def _load(model: str | os.PathLike[str], device: str | None) -> Any:
     make = require("sentence_transformers", "local").CrossEncoder
     name = os.fspath(model)
-    if name.startswith(("/", ".", "~")):
+    if name.startswith("~"):
         name = str(Path(name).expanduser())
-        if not Path(name).is_dir():
-            raise ConfigError(f"local/{model}: there is no such folder")
     try:
         found = make(name, device=device)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
@@ -239,7 +237,7 @@ def _label_of(model: str, names: Mapping[Any, str], wanted: str | None) -> int:
     words = [name.lower().replace("_", " ").replace("-", " ") for name in labels]
     positive = [any(word.startswith(_POSITIVE) for word in name.split()) for name in words]
     found = [i for i, name in enumerate(words) if positive[i] and not name.startswith(_NEGATED)]
-    if len(labels) in _LABELS and len(found) == 1:
+    if len(labels) <= _MOST_LABELS and len(found) == 1:
         return found[0]
     raise ConfigError(
         f"local/{model} has {len(labels)} labels ({', '.join(labels[:5])}), of which it is not"

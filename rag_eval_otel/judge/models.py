@@ -160,13 +160,10 @@ class ProtectedModel:
     def model(self) -> str:
         return name_of(self._model)
 
-    @property
-    def revision(self) -> int | None:
-        return getattr(self._model, "revision", None)
-
-    @property
-    def label_metrics(self) -> frozenset[str] | None:
-        return getattr(self._model, "label_metrics", None)
+    def __getattr__(self, name: str) -> Any:
+        if name not in {"revision", "label_metrics"}:
+            raise AttributeError(name)
+        return getattr(self._model, name, None)
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         return await self.endpoint.call(partial(self._model.reply, tasks), is_usable=is_usable)

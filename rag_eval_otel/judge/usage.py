@@ -101,7 +101,6 @@ class Meter:
         self.usage = Usage()
         self.notes: dict[str, Any] = {}  # about the last attempt
         self.error: BaseException | None = None
-        self.is_closed = False
         self.assumed = 1  # attempts, if none is counted
         self._unused: Reservation | None = None
         self._is_told = False
@@ -114,7 +113,7 @@ class Meter:
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         _SCOPE.reset(self._token)
-        self.is_closed, self.error = True, error
+        self.error = error
         if error is not None and self.assumed and not self._begun:
             is_sent = not isinstance(error, JudgeError) or error.requests > 0
             self.usage = self._requests(int(is_sent))
@@ -130,7 +129,6 @@ class Meter:
             self.usage += self._requests(1)
 
     def close(self) -> Usage:
-        self.is_closed = True
         return self.usage + self._requests(max(self._begun, self.assumed) - self._ended)
 
     @asynccontextmanager

@@ -36,6 +36,7 @@ _QUOTED = 300  # characters of a rejected reply that an error message quotes
 _DIGITS = 6  # the most digits in the number of an entry
 _FIRST = ("contexts", "context", "reference", "history", "query", "question")  # texts in order
 _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
+_LATER = ("closing", "citations", "history", "standalone_question")
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
 
 
@@ -61,35 +62,24 @@ def instructions_of(kind: Kind[Any]) -> str:
 
 def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
     """Return the texts of the ``.md`` files in ``folder``, which must have all prompts, by name."""
-    place = Path(folder)
+    place, texts = Path(folder), dict[str, str]()
+    names = sorted(path.name for path in _BUILT_IN.iterdir() if path.name.endswith(".md"))
     try:
-        paths = {path.stem: path for path in sorted(place.iterdir()) if path.suffix == ".md"}
-    except OSError as error:
-        cause = f"cannot be read ({error.strerror}); copy {_BUILT_IN} there"
-        raise ConfigError(f"prompts: the folder {place} {cause}") from error
-    paths.pop("README", None)
-    built_in = (path.name for path in _BUILT_IN.iterdir())
-    names = sorted(name.removesuffix(".md") for name in built_in if name.endswith(".md"))
-    for name in paths.keys() - set(names):
+        for path in place.iterdir():
+            if path.suffix == ".md" and path.name != "README.md":
+                texts[path.name] = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"prompts: {place} cannot be read: {error}; copy {_BUILT_IN}") from error
+    for name in sorted(texts.keys() - set(names)):
         close = get_close_matches(name, names, n=1)
-        meant = f"; did you mean {close[0]}.md?" if close else ""
-        raise ConfigError(f"prompts: {place} has {name}.md, but no prompt has that name{meant}")
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"prompts: {place} has {name}, but no prompt has that name{meant}")
     # These were added after folders were in use.
-    optional = {"closing", "citations", "history", "standalone_question"}
-    missing = [f"{name}.md" for name in names if name not in paths.keys() | optional]
-    if missing:
+    texts = {f"{name}.md": _built_in(name) for name in _LATER} | texts
+    if missing := [name for name in names if not texts.get(name)]:
         advice = f"copy what you do not change from {_BUILT_IN}"
-        raise ConfigError(f"prompts: {place} has no {', '.join(missing)}; {advice}")
-    texts = {}
-    for name, path in paths.items():
-        try:
-            texts[name] = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"prompts: {path} cannot be read: {error}") from error
-        if not texts[name]:
-            original = _BUILT_IN / path.name
-            raise ConfigError(f"prompts: {path} is empty; its original is in {original}")
-    return texts
+        raise ConfigError(f"prompts: {place} has no text in {', '.join(missing)}; {advice}")
+    return {name.removesuffix(".md"): text for name, text in texts.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge import tasks as say
@@ -93,6 +103,7 @@ class BaseMetric:
     name: str = ""
     threshold: float | None = 0.5
     examples: Examples = ()
+    direction: ClassVar[Direction] = "high"
 
     @property
     def asks(self) -> tuple[Kind[Any], ...]:
@@ -109,10 +120,6 @@ class BaseMetric:
     @property
     def scale(self) -> tuple[float, float]:
         return 0.0, 1.0
-
-    @property
-    def direction(self) -> Direction:
-        return "high"
 
     def __post_init__(self) -> None:
         if getattr(self, "definition", None) == "":

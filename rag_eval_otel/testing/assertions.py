@@ -22,9 +22,9 @@ from rag_eval_otel.live.recorded import passages_of
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, direction_of
 from rag_eval_otel.runtime.providers import attachment_of
-from rag_eval_otel.testing.pytest_plugin import ROUNDING
 from rag_eval_otel.types import Evaluation, Sample, Score
 
+_ROUNDING = 1e-9
 _PAIR = 2  # an answer and its contexts
 _LONG = 300  # characters of a text in a message
 _SCOPE = "rag_eval_otel.testing"  # a span of the scope of this library would not be read
@@ -137,7 +137,7 @@ def _missed(
 ) -> Iterator[str]:
     """Yield lines of an error message, unless the mean of ``scores`` is as good as ``bound``."""
     mean = _mean(scores)
-    if mean is not None and sign * mean >= sign * bound - ROUNDING:
+    if mean is not None and sign * mean >= sign * bound - _ROUNDING:
         return
     name = f"mean of {scores[0].name}" if len(samples) > 1 else scores[0].name
     if mean is None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # The names of JUnit properties: ``rag_eval.<metric>`` and ``rag_eval.<metric>.at_least``; the
 # latter ends in ``.at_most`` if low scores are good.
 PREFIX, AT_LEAST, AT_MOST = "rag_eval.", ".at_least", ".at_most"
-ROUNDING = 1e-9
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,20 +68,16 @@ class SessionReport:
 
 def _table(properties: list[tuple[str, object]]) -> Iterator[str]:
     """Yield a line for each metric; the bound of a score comes directly after it."""
-    by_metric: dict[str, list[tuple[float | None, float]]] = {}  # a distance below 0 has failed
+    by_metric: dict[str, list[object]] = {}
     score: object = None
     for name, value in properties:
-        if name.endswith((AT_LEAST, AT_MOST)) and isinstance(value, float):
-            metric, _, bound = name.removeprefix(PREFIX).rpartition(".")
-            number = score if isinstance(score, float) else None
-            distance = -1.0 if number is None else number - value
-            sign = -1 if number is not None and bound == "at_most" else 1
-            by_metric.setdefault(metric, []).append((number, sign * distance))
+        if name.endswith((AT_LEAST, AT_MOST)):
+            metric, _, _ = name.removeprefix(PREFIX).rpartition(".")
+            by_metric.setdefault(metric, []).append(score)
         score = value
     width = max(map(len, by_metric), default=0)
-    yield f"{'metric':<{width}}  asserted  failed   mean"
-    for name, rows in by_metric.items():
-        scores = [number for number, _ in rows if number is not None]
+    yield f"{'metric':<{width}}  asserted   mean"
+    for name, asserted in by_metric.items():
+        scores = [each for each in asserted if isinstance(each, float)]
         mean = f"{sum(scores) / len(scores):.3f}" if scores else "-"
-        failed = sum(distance < -ROUNDING for _, distance in rows)
-        yield f"{name:<{width}}  {len(rows):>8}  {failed:>6}  {mean:>5}"
+        yield f"{name:<{width}}  {len(asserted):>8}  {mean:>5}"

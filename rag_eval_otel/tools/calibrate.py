@@ -30,7 +30,6 @@ from rag_eval_otel.tools.cli.options import (
     FLAG,
     Options,
     add_all,
-    chosen,
     count_up_to,
     print_result,
     say,
@@ -38,7 +37,7 @@ from rag_eval_otel.tools.cli.options import (
 from rag_eval_otel.tools.read import source_of, write_whole
 from rag_eval_otel.tools.rows import number, score_from_cells
 from rag_eval_otel.tools.scores import metric_cells, metric_names
-from rag_eval_otel.tools.stats import Numbers, Range, Z, direction_named, wilson
+from rag_eval_otel.tools.stats import Numbers, Range, Z, direction_named, interval, wilson
 from rag_eval_otel.types import Evaluation, Form, Sample, Usage
 
 Truths: TypeAlias = NDArray[np.bool_]
@@ -56,9 +55,7 @@ class Figure:
         """Return the figure as text: ``0.812  [0.701, 0.889]``, or ``-  (reason)``."""
         if self.value is None:
             return f"-  ({self.reason})"
-        if self.interval is None:
-            return f"{self.value:.3f}"
-        return f"{self.value:.3f}  [{self.interval[0]:.3f}, {self.interval[1]:.3f}]"
+        return f"{self.value:.3f}" + (f"  {interval(self.interval)}" if self.interval else "")
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return ``value`` as a dict for JSON, with ``low``, ``high`` and ``reason`` if set."""
@@ -650,7 +647,6 @@ _OPTIONS: Options = {
 _JUDGE_OPTIONS: Options = {
     "--built-in": ("compare a judge with known verdicts; without FILE", FLAG),
     "--judge": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
-    "--form": ("of the replies (default: both)", {**chosen(*SETS, "both"), "dest": "reply_form"}),
     "--bound SHARE": (f"lowest share of right replies (default: {_BOUND})", {"type": float}),
     "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),
 }
@@ -690,32 +686,23 @@ def _run_on_built_in_cases(options: argparse.Namespace) -> int:
     judge = build_plain_judge(config)
 
     async def check() -> list[Check]:
-        return [
-            await check_judge(judge, form=form, concurrency=config.concurrency)
-            for form in SETS
-            if options.reply_form in {form, "both", None}
-        ]
+        return [await check_judge(judge, form=f, concurrency=config.concurrency) for f in SETS]
 
     checks = asyncio.run(check())
     results = [
         {**each.to_dict(), "below": each.below(bound), "weak": each.weak(bound)} for each in checks
     ]
-    print_result(
-        options,
-        {"bound": bound, "checks": results},
-        check_table(checks, bound=bound),
-    )
+    print_result(options, {"bound": bound, "checks": results}, check_table(checks, bound=bound))
     return 1 if any(each.below(bound) for each in checks) else 0
 
 
 def _check_usage(options: argparse.Namespace) -> None:
-    names = (*_OF_JUDGE, "reply_form", "bound")
-    of_judge = [name for name in names if getattr(options, name) is not None]
+    of_judge = [name for name in (*_OF_JUDGE, "bound") if getattr(options, name) is not None]
     msg = ""
     if options.built_in == (options.file is not None):
         msg = "name a FILE with human labels, or --built-in to check a judge"
     elif of_judge and not options.built_in:
-        msg = f"--{of_judge[0].removeprefix('reply_')} needs --built-in"
+        msg = f"--{of_judge[0]} needs --built-in"
     if msg:
         raise ConfigError(msg)
 

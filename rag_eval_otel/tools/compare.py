@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import stdev
 from textwrap import shorten
 from typing import Any, Literal
 
@@ -37,7 +36,6 @@ from rag_eval_otel.tools.stats import (
     passes,
     scale_of,
     signed,
-    t_quantile,
     wilson,
 )
 from rag_eval_otel.types import Score
@@ -401,7 +399,6 @@ LEVEL = 0.01
 ANY_RANGE: Range = (-math.inf, math.inf)
 """The range of a metric whose lowest and highest score are not known."""
 
-_POWER = 0.95  # with which a drop is found that a remark names
 _LOST = 0.1  # part of the level for the test on rows that lost their score
 _MOST_LEVEL = 0.5
 _ROUNDING = 1e-9  # of a mean that is the bound itself
@@ -610,13 +607,6 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-def least_drop(deviation: float, rows: int, *, level: float) -> float:
-    """Return the drop of a mean that the t test of `difference_verdict` finds in 95 of 100 runs."""
-    share, freedom = level * (1 - _LOST), rows - 1
-    quantiles = t_quantile(1 - share, freedom) + t_quantile(_POWER, freedom)
-    return deviation / math.sqrt(rows) * quantiles
-
-
 def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool = False) -> Verdict:
     """Return the verdict on the condition that a metric has not dropped by more than ``drop``.
 
@@ -646,17 +636,14 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool 
         interval=ends,
         confidence=confidence,
         rows=len(differences),
-        why=tuple(_reasons(pairs, drop=drop, level=level, change="rise" if is_low else "drop")),
+        why=tuple(_reasons(pairs)),
     )
 
 
-def _reasons(pairs: Pairs, *, drop: float, level: float, change: str) -> Iterator[str]:
+def _reasons(pairs: Pairs) -> Iterator[str]:
     differences = pairs.differences
     lower, higher = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
     yield f"lower in {_rows(lower)}, higher in {higher}"
-    if len(set(differences)) > 1:
-        least = drop + least_drop(stdev(differences), len(differences), level=level)
-        yield f"a {change} of {least:.2g} is found in {100 * _POWER:.0f} of 100 runs"
     if pairs.lost or pairs.gained:
         yield (
             f"{_rows(pairs.lost)} without a score that the baseline has, and {pairs.gained} the"

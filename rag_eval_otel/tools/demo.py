@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import zlib
@@ -29,7 +28,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
-from rag_eval_otel.environment import Signal, otlp_endpoint, otlp_variables
+from rag_eval_otel.environment import Signal, first_set, otlp_endpoint, otlp_variables
 from rag_eval_otel.judge.lexical import STOP, terms
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.providers import Providers, exporters
@@ -142,7 +141,7 @@ add_options = partial(add_all, options=_OPTIONS)
 
 
 def run(options: argparse.Namespace) -> int:
-    has_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    has_colour = sys.stdout.isatty() and first_set(("NO_COLOR",)) is None
 
     def write(text: str) -> None:
         sys.stdout.write(text if has_colour else re.sub("\x1b\\[[0-9;]*m", "", text))

@@ -38,11 +38,10 @@ class Drawing(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A running mean (``points``), its confidence interval (``band``) and scores (``dots``)."""
+    """A running mean (``points``) and its confidence interval (``band``)."""
 
     points: Sequence[Place]
     band: Sequence[tuple[float, Range]]
-    dots: Sequence[Place]
 
 
 class Upright(NamedTuple):
@@ -189,10 +188,6 @@ def time_line(
         left, width = x.place(start), max(1.0, x.place(end) - x.place(start))
         parts.append(_shape("rect", "since", x=left, y=TOP, width=width, height=BOTTOM - TOP))
     for curve in curves:
-        parts += [
-            _shape("circle", "dot", cx=x.place(at), cy=y.place(value), r=1.6)
-            for at, value in curve.dots
-        ]
         low, high = ([(x.place(at), y.place(p[i])) for at, p in curve.band] for i in (0, 1))
         parts.append(_path([*high, *reversed(low)], "band"))
         parts.append(_path([(x.place(at), y.place(value)) for at, value in curve.points], "line"))

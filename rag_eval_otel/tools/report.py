@@ -68,7 +68,6 @@ MAX_VERSIONS: Final = 12
 _TEXT = 2000  # characters of a question, an answer, a context or an explanation
 _CONTEXTS = 50  # contexts of a turn
 _POINTS = 240  # points of a running mean: a screen shows no more
-_DOTS = 400
 
 _LARGEST = 1e12  # scores beyond this are not drawn to scale
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -232,10 +231,10 @@ class Line:
         return max(20, len(self.at) // 40)
 
     def curve(self) -> Curve:
-        """Return the running mean at about 240 evenly spaced scores, and some scores as dots."""
+        """Return the running mean at about 240 evenly spaced scores."""
         count, scale = len(self.at), scale_of(self.values, self.units)
         first = min(count, self.window // 2)
-        step, every = math.ceil((count - first + 1) / _POINTS), math.ceil(count / _DOTS)
+        step = math.ceil((count - first + 1) / _POINTS)
         windows = [
             (float(self.at[end - 1]), self.values[max(0, end - self.window) : end])
             for end in [*range(first, count, step), count]
@@ -244,7 +243,6 @@ class Line:
         return Curve(
             points=[(at, mean_of(values) or 0.0) for at, values in windows],
             band=[(at, ends) for at, ends in intervals if ends],
-            dots=list(zip(self.at[::every].tolist(), self.values[::every].tolist(), strict=True)),
         )
 
 

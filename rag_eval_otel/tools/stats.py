@@ -233,10 +233,8 @@ class MetricSummary:
             counts = ", ".join(f"{n} {reason}" for reason, n in sorted(self.reasons.items()))
             yield f"  {self.name}: {counts}"
         # Follow-up questions have prompts, and so versions, of their own.
-        if (
-            max(Counter("-history/" in version for version in self.versions).values(), default=0)
-            > 1
-        ):
+        follow_ups = ["-history/" in version for version in self.versions]
+        if max(map(follow_ups.count, (True, False))) > 1:
             yield f"  {self.name}: a mixture of versions: {', '.join(self.versions)}"
 
 

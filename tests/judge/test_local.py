@@ -213,8 +213,6 @@ def test_the_label_that_means_yes(
 @pytest.mark.parametrize(
     ("model", "options", "told"),
     [
-        ("/no/such/folder", {}, "there is no such folder"),
-        ("~/no-such-folder", {}, "there is no such folder"),
         ("nobody/nothing", {}, "cannot be loaded: nobody/nothing is not a local folder$"),
         ("an/nli", {"batch_size": 0}, "batch_size"),
     ],

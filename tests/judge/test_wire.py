@@ -410,9 +410,8 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        (PROMPT, None, rf"has no {PROMPT}; copy what you do not change from"),
-        (PROMPT, "", rf"{PROMPT} is empty"),
-        (PROMPT, " \n\t", rf"{PROMPT} is empty"),
+        (PROMPT, None, rf"has no text in {PROMPT}; copy what you do not change from"),
+        (PROMPT, " \n\t", rf"has no text in {PROMPT}"),
         (PROMPT, b"\xff\xfe\xff", "cannot be read"),
         ("context_relevence_1.md", "x", r"did you mean context_relevance_1\.md\?"),
         ("zzzzzz.md", "x", "no prompt has that name$"),

@@ -254,7 +254,6 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
     [
         ([], "name a FILE with human labels, or --built-in"),
         (["a.jsonl", "--built-in"], "name a FILE with human labels, or --built-in"),
-        (["a.jsonl", "--form", "full"], "--form needs --built-in"),
     ],
 )
 def test_unfitting_options(
