@@ -54,7 +54,6 @@ LANGFUSE = ("langfuse.observation.input", "langfuse.observation.output")
 LANGSMITH = ("gen_ai.prompt", "gen_ai.completion")
 MLFLOW = ("mlflow.spanInputs", "mlflow.spanOutputs")
 VERCEL = ("ai.prompt.messages", "ai.response.text")
-IN, OUT = "llm.input_messages.0.message", "llm.output_messages.0.message"
 RETRIEVALS = {  # where no recording has them
     "langfuse": platform(
         "langfuse.observation.type=retriever", {"args": [ASKED], "kwargs": {}}, FOUND, *LANGFUSE

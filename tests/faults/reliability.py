@@ -41,7 +41,6 @@ ROWS: Mapping[str, str] = {
     "embedder": "The embedder is down",
     "flush": "`flush` with an exporter that hangs",
     "gevent": "gevent's monkey patching",
-    "long trace": "A trace of 9,000 spans",
 }
 """The faults, by the number of their row. Faults without a number were found later."""
 
