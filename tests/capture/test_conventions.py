@@ -174,14 +174,6 @@ def test_hidden_documents() -> None:
     assert read(span(hidden)).hidden == {"documents"}
 
 
-def test_a_cut_text() -> None:
-    """At the limit of its length a text is cut, whether it was JSON or not."""
-    plain = span({OI: "CHAIN", "output.value": TOLD[:20]}, value_limit=20)
-    broken = span({OI: "CHAIN", "output.value": '{"answer": "It was'})
-    assert read(plain).cut == read(broken).cut == {"output"}
-    assert read(plain).output is read(broken).output is None
-
-
 @pytest.mark.parametrize("first", [0, 3])
 def test_dropped_documents(first: int) -> None:
     """The SDK drops the oldest attributes: the best documents are the first to go."""
