@@ -208,7 +208,7 @@ def test_modules_import_each_other_in_no_circle() -> None:
 def test_every_package_has_a_layer() -> None:
     """pyproject.toml names the layer of each module and package at the top, for import-linter."""
     layers = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    names = [dotted_name(path) for path in PACKAGE.glob("[!_]*") if path.name != "py.typed"]
+    names = [dotted_name(path) for path in PACKAGE.glob("[!_]*") if path.suffix in {"", ".py"}]
     assert not [name for name in names if not re.search(rf"\b{name}\b", layers)]
 
 

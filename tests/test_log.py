@@ -16,8 +16,7 @@ from langchain_core.language_models import FakeListChatModel
 
 import rag_eval_otel
 from live import attached
-from openai_server import HttpReply, ScriptedOpenAI
-from rag_eval_otel import Config, Evaluation, Sample, aevaluate
+from rag_eval_otel import Evaluation, Sample, aevaluate
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.usage import title_of
@@ -197,27 +196,3 @@ def test_titles_name_provider_model_and_address(monkeypatch: pytest.MonkeyPatch)
     model = FakeListChatModel(responses=["x"])
     assert title_of("judge", LangChainJudge(model, model="m")) == "judge FakeListChatModel/m"
     assert title_of("judge", OwnJudge(deep)) == "judge own"
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
-def test_lines_name_a_judge_and_its_address(status: int, caplog: pytest.LogCaptureFixture) -> None:
-    """No line has the key, the query of the address or what the server says."""
-    body = {"error": {"message": f"{SECRET} sk-key"}}
-    with ScriptedOpenAI(lambda _: HttpReply(status=status, body=body)) as server:
-        address = server.base_url
-        judge = OpenAIJudge("m", base_url=f"{address}?tenant=sk-query", api_key="sk-key", retries=0)
-        with (
-            caplog.at_level(logging.DEBUG, "rag_eval_otel"),
-            attached(judge=judge, metrics=["faithfulness"]) as app,
-        ):
-            for number in range(6):
-                app.turn(number)
-                assert app.handle.flush()
-    lines = [line for line in caplog.messages if "judge" in line]
-    assert lines
-    assert all(f"judge openai/m at {address.partition('?')[0]}" in line for line in lines)
-    assert not [one for one in (SECRET, "sk-key", "sk-query", "?") if one in caplog.text]
-    config = Config(
-        judge=OpenAIJudge("m", base_url="http://u:sk-p@there/v1?k=sk-1", api_key="sk-2")
-    )
-    assert "sk-" not in f"{judge!r} {config!r}"

@@ -49,15 +49,11 @@ def platform(mark: str, inputs: object, outputs: object, *keys: str, **fields: A
 
 FOUND, QUERY = [{"page_content": PAGE}], {"query": ASKED}
 CHAT = [{"role": "user", "content": ASKED}]
-MESSAGES = [{"role": "user", "parts": [{"type": "text", "content": ASKED}]}]
 SAID = [{"role": "assistant", "parts": [{"type": "text", "content": TOLD}]}]
 LANGFUSE = ("langfuse.observation.input", "langfuse.observation.output")
 LANGSMITH = ("gen_ai.prompt", "gen_ai.completion")
 MLFLOW = ("mlflow.spanInputs", "mlflow.spanOutputs")
 VERCEL = ("ai.prompt.messages", "ai.response.text")
-GENAI = ("gen_ai.input.messages", "gen_ai.output.messages")
-OF_GENAI = {"gen_ai.operation.name": "chat"}
-IN, OUT = "llm.input_messages.0.message", "llm.output_messages.0.message"
 RETRIEVALS = {  # where no recording has them
     "langfuse": platform(
         "langfuse.observation.type=retriever", {"args": [ASKED], "kwargs": {}}, FOUND, *LANGFUSE
@@ -178,14 +174,6 @@ def test_hidden_documents() -> None:
     assert read(span(hidden)).hidden == {"documents"}
 
 
-def test_a_cut_text() -> None:
-    """At the limit of its length a text is cut, whether it was JSON or not."""
-    plain = span({OI: "CHAIN", "output.value": TOLD[:20]}, value_limit=20)
-    broken = span({OI: "CHAIN", "output.value": '{"answer": "It was'})
-    assert read(plain).cut == read(broken).cut == {"output"}
-    assert read(plain).output is read(broken).output is None
-
-
 @pytest.mark.parametrize("first", [0, 3])
 def test_dropped_documents(first: int) -> None:
     """The SDK drops the oldest attributes: the best documents are the first to go."""
@@ -266,22 +254,6 @@ def test_a_built_answer_is_the_answer() -> None:
     told = {"builder": {"answers": [built]}, "llm": {"replies": [message("assistant", "None")]}}
     step = read(of_haystack("Pipeline.run", asked={"data": {"query": ASKED}}, told=told))
     assert step.output == ANSWER
-
-
-@pytest.mark.parametrize("name", ["SerperSearch.run", "MyRetriever.run"])
-def test_what_makes_documents_of_a_query_retrieves(name: str) -> None:
-    """A component of the application's own is a retrieval, by its name or by what it makes."""
-    view = of_haystack(name, asked={"query": ASKED}, told={"documents": [document(SHORT)]})
-    step = read(view)
-    assert kind_of(view) == step.kind == "retriever"
-    assert [(p.text, p.id) for p in step.documents or ()] == [(SHORT, "a1b2")]
-
-
-def test_a_cut_document_is_not_taken_for_a_whole_one() -> None:
-    """Where a text is over a hundred characters, its beginning is no context."""
-    listed = [document(SHORT), document(LONG)]
-    step = read(of_haystack("MyRetriever.run", asked={"query": ASKED}, told={"documents": listed}))
-    assert (step.documents, step.cut) == (None, {"documents"})
 
 
 def test_windows_are_what_was_found() -> None:
@@ -404,12 +376,6 @@ def test_a_structured_answer_is_its_json(name: str) -> None:
     """An engine that answers with a record of the application's own answers with its JSON."""
     told = json.dumps({"founder": "Wile", "year": 1987})
     assert read(openinference(name, "CHAIN", told=told)).output == told
-
-
-def test_a_response_is_no_structured_answer() -> None:
-    """A response whose text is still to come is not an answer of its other members."""
-    told = json.dumps({"response_gen": "<generator object>", "source_nodes": []})
-    assert read(openinference("RetrieverQueryEngine.query", "CHAIN", told=told)).output is None
 
 
 # --- frameworks of agents -------------------------------------------------------------------------

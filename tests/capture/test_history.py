@@ -37,7 +37,6 @@ CALLS = {"tool_calls": [{"name": "search", "args": {}, "id": "1"}]}
             TURN,
         ),
         ({"chat_history": "Human: Who built it?\nAI: Bo."}, []),
-        ({"chat_history": []}, []),
         ([{"type": "human", "content": "And when?"}], []),
         (
             [{"type": "system", "content": "Be brief."}, *map(tuple, TURN), ("user", "And when?")],
@@ -56,7 +55,6 @@ CALLS = {"tool_calls": [{"name": "search", "args": {}, "id": "1"}]}
         ),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, *TURN], []),
         ([{"role": "user", "content": "New task:\nWho built it?"}, *TURN, ("user", "And?")], []),
-        ("And when?", []),
         (None, []),
     ],
 )

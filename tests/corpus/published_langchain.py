@@ -83,13 +83,6 @@ def graded_before_and_after(config: Config, question: str, answer: str) -> None:
 
 
 @app()
-def one_draft_for_each_document(config: Config) -> None:
-    for doc in found(config):
-        shown = {"context": doc.page_content, "question": ASKED}
-        lcel(TEMPLATE, model(SAID + doc.page_content[:9])).invoke(shown, config)
-
-
-@app()
 def documents_summed_up_before_the_answer(config: Config) -> None:
     docs = found(config)
     note = "Bees fly far, visit up to a hundred flowers and dance about it."
@@ -159,9 +152,3 @@ def sentence_windows(config: Config) -> None:
 
     chained = {"context": retriever(*HIVE, k=2) | widened, "question": RunnablePassthrough()}
     (chained | lcel(TEMPLATE, model(SAID))).invoke(ASKED, config)
-
-
-@app()
-def classifier_alone(config: Config) -> None:
-    llm = model(Grade(binary_score="yes")).with_structured_output(Grade)
-    (ChatPromptTemplate.from_template("Is it on bees? {q}") | llm).invoke({"q": ASKED}, config)

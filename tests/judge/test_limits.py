@@ -472,15 +472,6 @@ def test_one_answer_closes_a_breaker(outcome: Outcome) -> None:
     assert (breaker.is_open, breaker.failures, breaker.wait(0.1)) == (False, 0, 0)
 
 
-def test_late_failures_do_not_delay_the_probe() -> None:
-    """Requests that were sent before the breaker opened fail after it."""
-    breaker = Breaker(OPENING)
-    failing(breaker, 3)
-    for _ in range(20):
-        assert breaker.ended("transport", is_probe=False, now=0.25, draw=0.0) is None
-    assert breaker.wait(0.25) == 0.25
-
-
 def test_probes_have_jitter() -> None:
     """Processes that failed together do not come back together."""
     breaker = Breaker(OPENING)

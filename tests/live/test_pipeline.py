@@ -31,7 +31,6 @@ from live import (
     asked,
     attached,
     generated,
-    said,
     told,
 )
 from rag_eval_otel import Evaluation, record_question
@@ -56,21 +55,6 @@ def open_turn(app: App, number: int = 1) -> tuple[Span, Span]:
 
 
 # --- the span that gets the scores ----------------------------------------------------------------
-
-
-def agent(app: App) -> Span:
-    """Each of its tools has a retrieval and an answer of its own."""
-    around = app.step("AGENT", **{"input.value": asked(1), "output.value": said(1)})
-    for number in (1, 2):
-        tool = app.step("TOOL", around, **{"input.value": asked(number)})
-        app.turn(number, tool)
-        tool.set_attribute("output.value", said(number))
-        tool.end()
-    prompt = "\n".join([said(1), said(2), asked(1)])
-    shown = {"llm.input_messages.0.message.content": prompt}
-    app.step("LLM", around, **{**generated(1), **shown}).end()
-    around.end()
-    return around
 
 
 def request(app: App, *numbers: int) -> tuple[Span, list[Span]]:
@@ -105,8 +89,8 @@ def bare_call(app: App) -> Span:
 
 @pytest.mark.parametrize(
     "make",
-    [agent, lambda app: request(app, 1)[0], bare_call],
-    ids=["agent", "request", "bare call"],
+    [lambda app: request(app, 1)[0], bare_call],
+    ids=["request", "bare call"],
 )
 def test_the_outermost_span_of_a_turn_is_scored(make: Callable[[App], Span]) -> None:
     """It stands for the turn, and no other span has scores."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from corpus.kit import App, all_apps, call
 from corpus.retold import as_recorded
@@ -22,7 +23,8 @@ from rag_eval_otel.tools.collect import Collected, CollectedTurn, Selection, col
 from rag_eval_otel.tools.otlp import as_attributes, messages_in
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.types import Sample
-from replay import Recording, load, replay
+from replay import Recording, ReplayedSpan, load, replay
+from score_files import otlp_json
 
 NAMES = {
     *("agent_with_retriever_tool", "corrective_rag", "lcel_rag_streamed"),
@@ -30,27 +32,6 @@ NAMES = {
 }
 OWN_APPS = [one for one in all_apps("langchain", "langgraph") if one.name in NAMES]
 RECORDINGS = sorted((Path(__file__).parents[3] / "shared" / "recordings").glob("*.json"))
-
-
-def otlp_span(span: Span) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "traceId": f"{span.trace_id:032x}",
-        "spanId": f"{span.span_id:016x}",
-        "name": span.name,
-        "flags": 0x100 | (0x200 if span.parent_is_remote else 0),
-        "startTimeUnixNano": str(span.start),
-        "endTimeUnixNano": str(span.end),
-        "attributes": as_attributes(span.attributes),
-        "events": [
-            {"name": name, "attributes": as_attributes(values)} for name, values in span.events
-        ],
-        "droppedAttributesCount": span.dropped,
-        "droppedEventsCount": span.dropped_events,
-        "status": {} if span.error is None else {"code": 2, "message": span.error},
-    }
-    if span.parent_id is not None:
-        found["parentSpanId"] = f"{span.parent_id:016x}"
-    return found
 
 
 def otlp_logs(span: Span) -> list[dict[str, Any]]:
@@ -75,8 +56,8 @@ def messages(spans: Iterable[Span], service: str = "shop") -> list[dict[str, Any
         if logs:
             scoped = [{**scope, "logRecords": logs}]
             found.append({"resourceLogs": [{"resource": resource, "scopeLogs": scoped}]})
-        scoped = [{**scope, "spans": [otlp_span(span)]}]
-        found.append({"resourceSpans": [{"resource": resource, "scopeSpans": scoped}]})
+        (spans_of,) = otlp_json(encode_spans([ReplayedSpan(span)]))["resourceSpans"]
+        found.append({"resourceSpans": [{**spans_of, "resource": resource}]})
     return found
 
 

@@ -121,17 +121,6 @@ def every_metric_is_one() -> None:
     assert_type(m.METRICS["faithfulness"](), Metric)
 
 
-def a_sample_may_have_more() -> None:
-    sample = Sample(
-        retrieved_ids=[1, "b"],
-        relevant_ids={"a": 2.0, "b": 0},
-        rubric={0: "No.", 0.5: "Half.", 1: "Yes."},
-        extra={"house_style": "Be brief."},
-    )
-    assert_type(sample.relevant_ids, tuple[str, ...])
-    assert_type(sample.grades, tuple[float, ...])
-
-
 def an_application_may_say_it_itself(handle: Handle) -> None:
     record_question("What is it?")
     record_retrieval("it", ["A text.", Passage(text="Another."), {"text": "A third.", "id": 3}])
@@ -163,13 +152,11 @@ def instrument_refuses_unknown_options_and_wrong_types() -> None:
 
 def the_callback_handler_refuses_them() -> None:
     RagEvalCallbackHandler(hold_second=5)  # type: ignore[call-arg]
-    RagEvalCallbackHandler(judge=42)  # type: ignore[arg-type]
     RagEvalCallbackHandler("lexical")  # type: ignore[arg-type]
 
 
 def the_span_processor_refuses_them() -> None:
     RagEvalSpanProcessor(EXPORTING, hold_second=5)  # type: ignore[call-arg]
-    RagEvalSpanProcessor(EXPORTING, judge=42)  # type: ignore[arg-type]
     RagEvalSpanProcessor(ConsoleSpanExporter())  # type: ignore[arg-type]
     RagEvalSpanProcessor()  # type: ignore[call-arg]
 
@@ -177,7 +164,6 @@ def the_span_processor_refuses_them() -> None:
 def config_refuses_them() -> None:
     Config(judge=42)  # type: ignore[arg-type]
     Config(hold_second=5)  # type: ignore[call-arg]
-    Config.from_env(hold_second=5)  # type: ignore[call-arg]
     Config.from_env({"RAG_EVAL_JUDGE": "lexical"}, judge=None)  # type: ignore[arg-type]
 
 
@@ -205,5 +191,4 @@ def an_unknown_or_missing_option() -> None:
 
 async def an_option_of_evaluate(sample: Sample) -> None:
     await aevaluate(sample, share_requests="yes")  # type: ignore[arg-type]
-    await aevaluate(sample, judge=42)  # type: ignore[arg-type]
     await aevaluate(sample, metric=["default"])  # type: ignore[call-arg]
