@@ -97,7 +97,6 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
     tree = StepTree(steps)
     steps = tree.steps
     kinds = {step.kind for step in steps}
-    tree = StepTree(steps)
     if not any(step.recorded or step.error for step in steps) and _only_prepares(tree):
         return None
     may_be_turn = kinds & {"llm", *RETRIEVALS}
