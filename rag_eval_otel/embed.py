@@ -7,29 +7,19 @@ import base64
 import copy
 import math
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from rag_eval_otel.errors import JudgeError, JudgeRequestError, UnparsableReplyError
-from rag_eval_otel.judge.ask import given_up
+from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge.lexical import MAX_CHARACTERS, features
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.judge.openai import OpenAIClient
 from rag_eval_otel.judge.usage import (
     Ledger,
-    Scope,
-    current_scope,
     name_of,
-    scope,
-    shared_by,
-    title_of,
-    will_attempt,
 )
 from rag_eval_otel.providers import provider_of
 from rag_eval_otel.runtime.threads import Workers
@@ -42,9 +32,6 @@ if TYPE_CHECKING:
 
 _SIGN = 1 << 31  # the bit of a digest that gives the sign of a feature
 _MATRIX = 2  # dimensions of an array of row vectors
-_WINDOW = 0.05  # seconds for which texts are collected
-_MOST_TEXTS = 32  # in a shared request; some servers refuse more
-_SERVER_ERROR = 500  # some servers reply so to a text that is too long; 502 to 504 are outages
 
 
 def cosine(one: Vectors, other: Vectors) -> float | None:
@@ -78,7 +65,6 @@ class OpenAIEmbedder:
         )
         title = f"embedder {provider}/{model} at {self._client.address}"
         self.endpoint = Endpoint(f"embedder {model}", self._client.limits, title=title)
-        self._batches = Batches(self._embed)
 
     def __repr__(self) -> str:
         return f"OpenAIEmbedder({self.model!r})"
@@ -86,14 +72,10 @@ class OpenAIEmbedder:
     def with_endpoint(self, endpoint: Endpoint) -> Self:
         embedder = copy.copy(self)
         embedder.endpoint = endpoint
-        embedder._batches = Batches(embedder._embed)  # noqa: SLF001  # its own class
         return embedder
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a row for each of ``texts``; raise `JudgeError` on failure."""
-        return await self._batches.embed(texts)
-
-    async def _embed(self, texts: Sequence[str]) -> Vectors:
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
 
         body = {"model": self.model, "input": shown, "encoding_format": "base64"}
@@ -162,142 +144,35 @@ class HashingEmbedder:
 
 
 class Embed:
-    """Embeds the texts of all metrics of one sample: texts asked for at once share a request."""
+    """Embeds the texts of all metrics of one sample, each text once."""
 
     def __init__(self, embedder: Embedder, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
         self._embedder = embedder
-        self._rows: dict[str, asyncio.Future[Vectors]] = {}  # by text
-        self._waiting: list[str] = []
-        self._requests: set[asyncio.Task[Vectors]] = set()
+        self._requests: dict[str, tuple[asyncio.Task[Vectors], int]] = {}  # and row, by text
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
         for text in texts:
             self.ledger.ask(text)
-        loop = asyncio.get_running_loop()
-        new = [text for text in dict.fromkeys(texts) if text not in self._rows]
-        for text in new:
-            self._rows[text] = loop.create_future()
-        if new and not self._waiting:
-            loop.call_soon(self._send)
-        self._waiting += new
-        return np.stack([await asyncio.shield(self._rows[text]) for text in texts])
+        new = [text for text in dict.fromkeys(texts) if text not in self._requests]
+        if new:
+            request = asyncio.ensure_future(self._fetch(new))
+            request.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._requests |= {text: (request, row) for row, text in enumerate(new)}
+        # Shielded: if one metric is cancelled, other metrics still get the vectors.
+        requests = [self._requests[text] for text in texts]
+        return np.stack([(await asyncio.shield(task))[row] for task, row in requests])
 
     def cancel(self) -> None:
-        self._waiting = []
         self.ledger.close()
-        for request in self._requests:
+        for request, _ in self._requests.values():
             request.cancel()
-
-    def _send(self) -> None:
-        texts, self._waiting = self._waiting, []
-        if not texts:  # cancelled
-            return
-        request = asyncio.ensure_future(self._fetch(texts))
-        self._requests.add(request)
-        request.add_done_callback(lambda done: self._deliver(texts, done))
 
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
         sizes = {text: len(text) for text in texts}
         async with self.ledger.metered(sizes, self._embedder, part="embedder") as meter:
             rows = await self._embedder.embed(texts)
             meter.tell(Usage(embedding_requests=1))
-        if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
-            raise UnparsableReplyError(f"shape {np.shape(rows)} for {len(texts)} texts")
+            if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
+                raise UnparsableReplyError(f"shape {np.shape(rows)} for {len(texts)} texts")
         return rows
-
-    def _deliver(self, texts: Sequence[str], request: asyncio.Task[Vectors]) -> None:
-        self._requests.discard(request)
-        error = given_up() if request.cancelled() else request.exception()
-        if error is None:
-            for text, row in zip(texts, request.result(), strict=True):
-                self._rows[text].set_result(row)
-            return
-        self.ledger.failures.append((error, title_of("embedder", self._embedder)))
-        for text in texts:
-            self._rows[text].set_exception(error)
-            self._rows[text].exception()  # seen, because nothing may wait for it
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    texts: Sequence[str]
-    rows: asyncio.Future[Vectors | None]  # None: its caller has to send the texts alone
-    scope: Scope = field(default_factory=current_scope)
-
-
-@dataclass(slots=True)
-class _Queue:
-    waiting: list[_Part] = field(default_factory=list)
-    under_way: int = 0
-    tasks: set[asyncio.Task[Vectors]] = field(default_factory=set)
-
-
-class Batches:
-    """Puts the texts of several callers, such as evaluations of several turns, into one request.
-
-    During a request, further texts are collected for 50 ms, or until there are 32. If the server
-    refuses a shared request, or replies 500, the texts of each caller are sent alone.
-    """
-
-    def __init__(self, send: Callable[[Sequence[str]], Awaitable[Vectors]]) -> None:
-        self._send = send
-        self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
-
-    async def embed(self, texts: Sequence[str]) -> Vectors:
-        will_attempt()
-        loop = asyncio.get_running_loop()
-        queue = self._queues.setdefault(loop, _Queue())
-        if queue.under_way or queue.waiting:
-            part = _Part(texts, loop.create_future())
-            queue.waiting.append(part)
-            if sum(len(each.texts) for each in queue.waiting) >= _MOST_TEXTS:
-                self._flush(queue)
-            elif len(queue.waiting) == 1:
-                loop.call_later(_WINDOW, self._flush, queue)
-            rows = await part.rows
-            if rows is not None:
-                return rows
-        return await self._sent(queue, texts)
-
-    async def _sent(self, queue: _Queue, texts: Sequence[str]) -> Vectors:
-        queue.under_way += 1
-        try:
-            return await self._send(texts)
-        finally:
-            queue.under_way -= 1
-
-    def _flush(self, queue: _Queue) -> None:
-        parts, queue.waiting = [part for part in queue.waiting if not part.rows.done()], []
-        while parts:
-            sizes = accumulate(len(part.texts) for part in parts)
-            count = max(1, sum(size <= _MOST_TEXTS for size in sizes))
-            group, parts = parts[:count], parts[count:]
-            if count == 1:
-                group[0].rows.set_result(None)
-                continue
-            task = asyncio.ensure_future(self._shared(queue, group))
-            queue.tasks.add(task)
-            task.add_done_callback(partial(self._deliver, queue, group))
-
-    async def _shared(self, queue: _Queue, parts: Sequence[_Part]) -> Vectors:
-        texts = [text for part in parts for text in part.texts]
-        meters = [part.scope.meter for part in parts if part.scope.meter is not None]
-        with scope(deadline=max(part.scope.deadline for part in parts)), shared_by(meters):
-            return await self._sent(queue, texts)
-
-    def _deliver(self, queue: _Queue, parts: Sequence[_Part], task: asyncio.Task[Vectors]) -> None:
-        queue.tasks.discard(task)
-        error = given_up() if task.cancelled() else task.exception()
-        may_be_of_one_text = isinstance(error, JudgeRequestError | UnparsableReplyError) or (
-            isinstance(error, JudgeError) and error.status == _SERVER_ERROR
-        )
-        for end, part in zip(accumulate(len(part.texts) for part in parts), parts, strict=True):
-            if part.rows.done():  # its caller was cancelled
-                continue
-            if error is None:
-                part.rows.set_result(task.result()[end - len(part.texts) : end])
-            elif may_be_of_one_text:
-                part.rows.set_result(None)
-            else:
-                part.rows.set_exception(error)

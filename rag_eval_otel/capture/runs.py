@@ -111,7 +111,8 @@ class RunTree:
 
     @property
     def may_follow_search(self) -> bool:
-        is_open = any(tree.has_only_searched and not tree.is_used for tree in self.beside)
+        beside = tuple(self.beside)  # another thread may add to it
+        is_open = any(tree.has_only_searched and not tree.is_used for tree in beside)
         return is_open and self.called is not None and self.searched is None
 
     @property

@@ -13,8 +13,8 @@ from rag_eval_otel.capture.documents import consists_of, parts_around
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.sample import why_none
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turns import ANSWER_LENGTH, StepTree, find_retrievals
-from rag_eval_otel.capture.values import Messages, normalised, place, plain
+from rag_eval_otel.capture.turns import ANSWER_LENGTH, StepTree, find_retrievals, is_verdict
+from rag_eval_otel.capture.values import Messages, normalised, plain
 from rag_eval_otel.types import SkipReason
 
 _SHORTLY: Final = 60_000_000_000  # ns from a retrieval to the run that shows its documents
@@ -32,6 +32,7 @@ def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> lis
     beside, root = [*tree.beside], steps[0]
     at = beside.index(tree) if tree in beside else 0
     prompts = [text for step in steps for text in step.prompt if step.kind == "llm"]
+    messages = Messages(prompts)
     used: dict[RunTree, list[Step]] = {}
     known: list[str] = []
     for before in reversed(beside[:at]):
@@ -39,7 +40,7 @@ def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> lis
         may_be_used = is_shortly and before.has_only_searched and not before.is_used
         for one in find_retrievals(StepTree(before.steps(most=most))) if may_be_used else ():
             texts = [passage.text for passage in one.documents or ()]
-            shown = [text for text in texts if text not in known and place(text, prompts)]
+            shown = [text for text in texts if text not in known and messages.find(text)]
             if shown:
                 used.setdefault(before, []).append(one)
                 known += shown
@@ -48,7 +49,8 @@ def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> lis
         return []
     first = min(map(beside.index, used))
     drafts = [text for other in beside[first + 1 : at] for text in _replies(other.steps(most=most))]
-    if any(place(text, prompts) for text in drafts) or _is_draft(steps, known, beside[at + 1 :]):
+    later = beside[at + 1 : at + 2]
+    if any(map(messages.find, drafts)) or any(_follows(steps, one, known, most) for one in later):
         return []
     for before in used:
         before.is_used = True
@@ -62,11 +64,15 @@ def _replies(steps: Sequence[Step]) -> list[str]:
     return [text for text in texts if len(text) >= ANSWER_LENGTH]
 
 
-def _is_draft(steps: Sequence[Step], known: Sequence[str], later: Sequence[RunTree]) -> bool:
-    """Return True if the next run works on the reply; with documents beside it, that grades it."""
-    asked = [json.dumps(plain(tree.root.asked), ensure_ascii=False) for tree in later[:1]]
-    is_shown = any(place(step.output or "", asked) for step in steps)
-    return is_shown and not any(place(text, asked) for text in known)
+def _follows(steps: Sequence[Step], later: RunTree, known: Sequence[str], most: int) -> bool:
+    """Return True if ``later`` works on the reply or its documents, but does not only grade it."""
+    asked = Messages([json.dumps(plain(later.root.asked), ensure_ascii=False)])
+    has_reply = any(asked.find(step.output or "") for step in steps)
+    has_documents = any(map(asked.find, known))
+    if not (has_reply and has_documents):
+        return has_reply or has_documents
+    said = [step.output for step in later.steps(most=most) if step.kind == "llm" and step.output]
+    return later.root.end is None or not all(map(is_verdict, said))
 
 
 def _shows_only(
@@ -99,5 +105,6 @@ class Reasons:
             texts = (passage.text for step in steps for passage in step.documents or ())
             self._searched.extend(text for text in texts if len(text) >= ANSWER_LENGTH)
         messages = Messages(text for step in steps for text in step.prompt)
-        is_split = reason == "no_retrieval" and any(map(messages.find, self._searched))
+        searched = tuple(self._searched)  # another thread may add to it
+        is_split = reason == "no_retrieval" and any(map(messages.find, searched))
         return "split" if is_split else reason

@@ -169,26 +169,6 @@ class Meter:
         return Usage(**{"embedding_requests" if is_embedder else "judge_requests": number})
 
 
-@contextmanager
-def shared_by(meters: Sequence[Meter]) -> Iterator[None]:
-    """Divide the usage of a request in the block among the ``meters`` of those who share it."""
-    if not meters:
-        yield
-        return
-    for meter in meters:
-        meter.settle(meter.take(), Usage())
-    first, size = meters[0], sum(meter.size for meter in meters)
-    total = Meter(first.budget, model=first.model, size=size, part=first.part)
-    try:
-        with scope(meter=total):
-            yield
-    finally:
-        still_open = [meter for meter in meters if not meter.is_closed]
-        parts = shares(total.usage, [meter.size for meter in still_open])
-        for meter, part in zip(still_open, parts, strict=True):
-            meter.usage += part
-
-
 def will_attempt() -> None:
     """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
     if meter := _SCOPE.get().meter:

@@ -12,6 +12,7 @@ from rag_eval_otel.log import log
 from rag_eval_otel.types import SkipReason
 
 _MOST_TRACES, _MOST_TURNS, _MOST_STEPS = 1000, 20, 10  # that are kept, and named in a text
+_LENGTH = 200  # characters of a name
 _WITH_INPUT = frozenset({"llm", "chain", "agent", *RETRIEVALS})
 
 
@@ -24,9 +25,13 @@ class Explanations(OrderedDict[Hashable, tuple[str, ...]]):
         why, fix = _cause(reason)
         gaps = "; ".join([*filter(None, map(_gaps, steps))][:_MOST_STEPS])
         missing, place = (gaps and f"Missing: {gaps}. "), (rule and f" ({rule})")
-        text = f"{name!r} is skipped, {reason}: {why} {missing}Do: {fix}{place}"
+        text = f"{name[:_LENGTH]!r} is skipped, {reason}: {why} {missing}Do: {fix}{place}"
         log.debug("%s", text)
-        self[trace] = (*self.get(trace, ()), text)[-_MOST_TURNS:]
+        self.keep(trace, (text,))
+
+    def keep(self, trace: Hashable, texts: tuple[str, ...]) -> None:
+        """Add ``texts`` to those of ``trace``, and forget the oldest."""
+        self[trace] = (*self.get(trace, ()), *texts)[-_MOST_TURNS:]
         while len(self) > _MOST_TRACES:
             self.popitem(last=False)
 
@@ -50,4 +55,4 @@ def _gaps(step: Step) -> str:
     }
     gaps += [name for name, is_absent in absent.items() if is_absent]
     number = f" ({step.id:016x})" if isinstance(step.id, int) else ""
-    return f"{', '.join(gaps)} of the {step.kind} {step.name!r}{number}" if gaps else ""
+    return f"{', '.join(gaps)} of the {step.kind} {step.name[:_LENGTH]!r}{number}" if gaps else ""

@@ -334,7 +334,7 @@ class Pipeline:
                 span = spans[tree.root.id]
                 self._scores.write(span, root)
                 texts, number = self.scorer.explanations, span.get_span_context().trace_id
-                texts[number] = (*texts.get(number, ()), *texts.pop(tree.root.id, ()))
+                texts.keep(number, texts.pop(tree.root.id, ()))
         runs = [run for run in tree.runs if run.id in spans]
         runs.sort(key=lambda run: (run.end or tree.root.end or 0, -run.start))
         return turns, {run: spans[run.id] for run in runs}

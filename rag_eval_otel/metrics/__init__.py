@@ -20,7 +20,6 @@ from rag_eval_otel.metrics.context import StatementContextRelevance as Statement
 from rag_eval_otel.metrics.correctness import CORRECT, AnswerExactMatch
 from rag_eval_otel.metrics.correctness import AnswerCorrectness as AnswerCorrectness
 from rag_eval_otel.metrics.correctness import Correctness as Correctness
-from rag_eval_otel.metrics.correctness import CrossEncoderSimilarity as CrossEncoderSimilarity
 from rag_eval_otel.metrics.correctness import SemanticSimilarity as SemanticSimilarity
 from rag_eval_otel.metrics.custom import FunctionMetric as FunctionMetric
 from rag_eval_otel.metrics.custom import Guideline as Guideline

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -92,31 +91,6 @@ class SemanticSimilarity(BaseMetric):
         if self.cut is not None:
             return replace(score, value=float(near >= self.cut))
         return replace(score, value=similarity, normalized=normalized)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossEncoderSimilarity(BaseMetric):
-    """Similarity of answer and reference, computed by a function that you pass (Haystack's SAS).
-
-    ``score(answer, reference)`` returns a number; it runs on the evaluator's thread. ``model``
-    names the function in `Score.version`. ``activation="sigmoid"`` maps logits to (0, 1).
-
-    Source: ``SASEvaluator`` of haystack-ai 3.4.1. Unlike in Haystack, the activation is an option;
-    Haystack applies the sigmoid to each batch that contains a score above 1.
-    """
-
-    score: Callable[[str, str], float] = field(compare=False)
-    model: str = ""
-    activation: Literal["identity", "sigmoid"] = "identity"
-    name: str = "cross_encoder_similarity"
-
-    blank = _NO_REFERENCE
-    scale = (-math.inf, math.inf)
-
-    async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:  # noqa: ARG002
-        value = float(self.score(sample.answer, sample.reference or ""))
-        is_logit = self.activation == "sigmoid"
-        return self.score_of(0.5 * (1 + math.tanh(value / 2)) if is_logit else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

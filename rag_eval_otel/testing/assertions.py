@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -20,13 +19,13 @@ from rag_eval_otel.evaluation import aevaluate, run_now
 from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor, instrument
 from rag_eval_otel.live.recorded import passages_of
-from rag_eval_otel.metrics import FunctionMetric, MetricFunction, resolve_metrics
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, direction_of
 from rag_eval_otel.runtime.providers import attachment_of
+from rag_eval_otel.testing.pytest_plugin import ROUNDING
 from rag_eval_otel.types import Evaluation, Sample, Score
 
 _PAIR = 2  # an answer and its contexts
-_ROUNDING = 1e-9
 _LONG = 300  # characters of a text in a message
 _SCOPE = "rag_eval_otel.testing"  # a span of the scope of this library would not be read
 _KEYS = {
@@ -138,24 +137,24 @@ def _missed(
 ) -> Iterator[str]:
     """Yield lines of an error message, unless the mean of ``scores`` is as good as ``bound``."""
     mean = _mean(scores)
-    if mean is not None and sign * mean >= sign * bound - _ROUNDING:
+    if mean is not None and sign * mean >= sign * bound - ROUNDING:
         return
-    limit, beyond = ("at least", "below") if sign > 0 else ("at most", "above")
     name = f"mean of {scores[0].name}" if len(samples) > 1 else scores[0].name
     if mean is None:
         reasons = ", ".join(sorted({str(score.reason) for score in scores}))
-        yield f"{name} has no score ({reasons}), {limit} {bound:g} is needed"
+        yield f"{name} has no score ({reasons}); the bound is {bound:g}"
     else:
-        yield f"{name} is {mean:.3f}, {beyond} {bound:g}"
-    values = [-math.inf if score.value is None else sign * score.value for score in scores]
+        yield f"{name} is {mean:.3f}, {'below' if sign > 0 else 'above'} {bound:g}"
+    values = [float("-inf") if score.value is None else sign * score.value for score in scores]
     worst = values.index(min(values))
-    sample, why = samples[worst], scores[worst].explanation
+    sample, why = samples[worst], scores[worst].explanation or ""
+    places = scores[worst].unsupported or ()
+    sentences = [sample.answer[start:end] for start, end in places]
     yield f"  {f'sample {worst}: ' if len(samples) > 1 else ''}question: {_short(sample.question)}"
     yield f"  answer: {_short(sample.answer)}"
-    if why:
-        yield f"  why: {_short(why)}"
-    for start, end in scores[worst].unsupported or ():
-        if (sentence := sample.answer[start:end]) not in (why or ""):
+    yield from [f"  why: {_short(why)}"] if why else []
+    for sentence in sentences:
+        if sentence not in why:
             yield f"  not backed by the contexts: {_short(sentence)}"
 
 
@@ -233,19 +232,17 @@ def _sample_of_call(app: Any, question: object) -> Sample:
 def _tracing(samples: list[Sample]) -> Iterator[None]:
     """Add the samples of the turns that are traced in the ``with`` block to ``samples``.
 
-    No judge is asked. Exporters of the global provider get the spans, with the score ``seen``.
+    No judge is asked. Exporters of the global provider get the spans.
     """
-
-    def seen(sample: Sample) -> float:
-        samples.append(sample)
-        return 1.0
-
-    provider, metrics = _provider(), (FunctionMetric(function=seen),)
-    handle = instrument(
-        Config(metrics=metrics, drift=False, host_hooks=False, score_events="span"),
-        tracer_provider=provider,
-        meter_provider=NoOpMeterProvider(),
+    provider = _provider()
+    config = Config(
+        metrics=("answer_exact_match",),
+        on_sample=samples.append,
+        drift=False,
+        host_hooks=False,
+        score_events="span",
     )
+    handle = instrument(config, tracer_provider=provider, meter_provider=NoOpMeterProvider())
     try:
         with provider.get_tracer(_SCOPE).start_as_current_span("call"):
             handle.install_langchain_hook()

@@ -24,6 +24,7 @@ from langchain_core.outputs import Generation, LLMResult
 from langchain_core.prompts import PromptTemplate
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.trace import StatusCode
 from pydantic import BaseModel
 
 from apps import company
@@ -151,6 +152,7 @@ def test_errors_of_each_kind(kind: str) -> None:
     getattr(events.handler, f"on_{kind}_error")(error, run_id=events.root)
     (span,) = events.captured.spans
     assert (span.attributes or {})["error.type"] == "CancelledError"
+    assert span.status.status_code is StatusCode.ERROR
     assert "secret" not in span.to_json()
 
 

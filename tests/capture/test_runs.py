@@ -32,16 +32,6 @@ def ids(captured: Capture) -> list[int]:
     return [int(span.name.rpartition("chain")[2]) for span in captured.spans]
 
 
-def test_a_run_with_an_unknown_parent_is_a_root() -> None:
-    """The handler may have been added in the middle of things."""
-    captured = capture()
-    run = begin(captured, "chain", 1, under=99)
-    assert run.parent is None
-    assert len(captured.recorder) == 1
-    finish(captured, run)
-    assert captured.span("invoke_workflow chain1").parent is None
-
-
 @pytest.mark.parametrize(
     ("kinds", "error", "reasons"),
     [
@@ -154,20 +144,6 @@ def test_after_the_grace_a_tree_is_finished_as_it_is() -> None:
     assert len(captured.spans) == 3
 
 
-def test_a_flush_does_not_wait_for_the_grace() -> None:
-    """It finishes the trees whose root has ended, once, and leaves the others alone."""
-    captured = capture(grace=GRACE)
-    for number in (1, 2):
-        root = begin(captured, "chain", number)
-        begin(captured, "tool", number + 10, under=number)
-        if number == 1:
-            finish(captured, root)
-    for _ in range(2):
-        captured.recorder.flush()
-        assert len(captured.spans) == 2
-        assert len(captured.recorder) == 1
-
-
 def test_a_root_that_failed_waits_for_nothing() -> None:
     """After a cancellation what is below may never end; what ends later is not looked at."""
     captured = capture(grace=GRACE)
@@ -255,7 +231,12 @@ SHOWN = f"Answer.\n\n{PAGE}\n\n{OTHER}\n\nQuestion: {QUESTION}"
 
 
 def search_then_ask(
-    captured: Capture, prompt: str = SHOWN, *, after: str | None = None, hours: int = 0
+    captured: Capture,
+    prompt: str = SHOWN,
+    *,
+    after: str | None = None,
+    told: str = "Yes.",
+    hours: int = 0,
 ) -> None:
     documents = [Document(PAGE), Document(OTHER)]
     search = begin(captured, "retriever", 1, asked=QUESTION, told=documents)
@@ -265,7 +246,7 @@ def search_then_ask(
     finish(captured, begin(captured, "llm", 2, asked=asked, told=AIMessage(ANSWER)))
     if after is not None:
         asked = [HumanMessage(after)]
-        finish(captured, begin(captured, "llm", 3, asked=asked, told=AIMessage("Yes.")))
+        finish(captured, begin(captured, "llm", 3, asked=asked, told=AIMessage(told)))
 
 
 @pytest.mark.parametrize(
@@ -275,6 +256,7 @@ def search_then_ask(
         (SHOWN, "Another question?", []),
         (SHOWN, f"Is it grounded?\n{PAGE}\n{ANSWER}", []),
         (SHOWN, f"Translate: {ANSWER}", ["split"]),
+        (SHOWN, f"Answer once more.\n{PAGE}", ["split"]),
         (f"Answer.\n\n{OTHER}\n\nQuestion: {QUESTION}", None, ["split"]),
         (f"{SHOWN}\nAnswer: Ada.\nIs it right?", None, ["split"]),
         (SHOWN.replace("\n\nQ", "\n\nIt was built of brick.\n\nQ"), None, ["split"]),
@@ -290,6 +272,16 @@ def test_a_retrieval_and_a_call_after_it(
     captured.flush()
     assert len(captured.turns) == ("split" not in reasons and prompt == SHOWN)
     assert captured.reasons == reasons
+
+
+def test_a_reply_that_the_next_call_improves_is_no_answer() -> None:
+    """A call with documents and reply grades the reply only if it replies with a verdict."""
+    captured = capture()
+    search_then_ask(
+        captured, after=f"Improve it.\n{PAGE}\n{ANSWER}", told="Founded in 1987, I say."
+    )
+    captured.flush()
+    assert not captured.turns
 
 
 def test_a_call_after_a_retrieval_waits_for_the_next_run() -> None:

@@ -313,12 +313,18 @@ EXPORTED = {
         *("evaluations.12.evaluation.explanation", "trace.evaluations.0.evaluation.metadata"),
         *("annotations.0.annotation.explanation", "session.annotations.3.annotation.metadata"),
         *("llm.prompts.0.prompt.text", "llm.choices.1.completion.text", "decision.reason"),
+        *("gcp.vertex.agent.llm_request", "llm.input_messages.3.function.0", "crew_inputs"),
+        *("haystack.component.output", "langfuse.observation.input", "gen_ai.completion"),
+        *("llamaindex.step.input_summary", "mlflow.spanOutputs", "output.value", "system_prompt"),
+        *("smolagents.task", "gen_ai.prompt.0.content", "db.query.embeddings.vector"),
     ),
     None: (
         *("gen_ai.tool.name", "gen_ai.memory.store.id", "gen_ai.evaluation.score.value"),
         *("evaluations.0.evaluation.name", "evaluations.0.evaluation.score", "tool.name"),
         *("evaluations.0.evaluation.label", "annotations.0.annotation.identifier"),
-        *("rag.evaluation.faithfulness.score", "llm.model_name", "session.id"),
+        *("rag.evaluation.faithfulness.score", "llm.model_name", "session.id", "my.input.value"),
+        *("llm.token_count.prompt", "gen_ai.prompt.0.role", "input.mime_type", "output"),
+        *("gen_ai.prompt.0.tool_calls.0.name", "metadata", "retrieval.documents.0.document.id"),
     ),
 }
 

@@ -124,16 +124,6 @@ def set_parent(span: Any, parent: Any) -> None:
     span._parent = parent.get_span_context()  # noqa: SLF001
 
 
-def test_parents_that_are_nowhere() -> None:
-    """A turn whose root is not there may be part of another: refused."""
-    missing = NonRecordingSpan(SpanContext(7, 8, is_remote=False, trace_flags=TraceFlags(1)))
-    with attached() as app:
-        app.turn(1, missing)
-        assert app.handle.flush()
-        assert app.counted() == {("skipped", "partial"): 1}
-        assert app.statuses() == {"skipped": 1, None: 2}
-
-
 def test_a_leaked_parent() -> None:
     """A chain below a call that had ended before it began is a turn of its own."""
     with attached() as app:

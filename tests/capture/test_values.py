@@ -262,10 +262,6 @@ RESULT = {"id": "1", "name": None, "text": "found"}
             {"role": "assistant", "content": "", "called": {"1": "s"}},
         ),
         (
-            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "s"}}]},
-            {"role": "assistant", "content": "", "called": {"1": "s"}},
-        ),
-        (
             {"role": "user", "content": [{"type": "tool_result", "id": "1", "content": "found"}]},
             {"role": "tool", "content": "found", "results": [RESULT]},
         ),

@@ -59,13 +59,6 @@ def retriever_then_chain_with_documents(config: Config, question: str, answer: s
 
 
 @turn(ASKED, TWO, SAID, not_on_spans=SPANS)
-async def asynchronous_retriever_then_chain(config: Config, question: str, answer: str) -> None:
-    docs = await retriever(*HIVE, k=2).ainvoke(question, config)
-    shown = {"context": joined(docs), "question": question}
-    await lcel(TEMPLATE, model(answer)).ainvoke(shown, config)
-
-
-@turn(ASKED, TWO, SAID, not_on_spans=SPANS)
 def retriever_then_structured_answer(config: Config, question: str, answer: str) -> None:
     """A collection of RAG techniques: helper functions for retrieval and for the answer."""
     context = [doc.page_content for doc in found(config)]
@@ -90,11 +83,6 @@ def graded_before_and_after(config: Config, question: str, answer: str) -> None:
 
 
 @app()
-def retriever_alone(config: Config) -> None:
-    found(config)
-
-
-@app()
 def one_draft_for_each_document(config: Config) -> None:
     for doc in found(config):
         shown = {"context": doc.page_content, "question": ASKED}
@@ -109,23 +97,6 @@ def documents_summed_up_before_the_answer(config: Config) -> None:
         {"context": joined(docs), "question": ASKED}, config
     )
     lcel(TEMPLATE, model(SAID)).invoke({"context": note, "question": ASKED}, config)
-
-
-@app()
-def graded_at_length_after_the_answer(config: Config) -> None:
-    docs = found(config)
-    note = "The answer is faithful to the documents, and gives the number that they state."
-    lcel("Judge.\n{context}\nQ: {question}\nA: {answer}", model(note)).invoke(
-        {"context": joined(docs), "question": ASKED, "answer": SAID}, config
-    )
-
-
-@app()
-def other_documents_shown_too(config: Config) -> None:
-    found(config)
-    other = "Bumble bees fly at lower temperatures than honey bees do."
-    shown = {"context": f"{BEE}\n\n{other}", "question": ASKED}
-    lcel(TEMPLATE, model(SAID)).invoke(shown, config)
 
 
 @turn(ASKED, TWO, SAID)

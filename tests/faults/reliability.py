@@ -38,7 +38,6 @@ ROWS: Mapping[str, str] = {
     "32": "Prompt injections against an obedient judge",
     "33": "Feigned marks, control tokens, bidirectional and invisible characters",
     "35": "Secrets in prompts, errors and headers",
-    "36": "Content capture is off",
     "37": "The judge's client is instrumented",
     "38": "A budget of requests, tokens or money",
     "40": "Unsampled spans, spans that are only recorded",
@@ -61,8 +60,8 @@ a failed evaluation gives no score, and no log line has a text or a key.
 `make faults` runs the tests in `tests/faults/` and writes this page.
 `pytest tests/faults -k test_fault_07` runs the tests of row 7. Times, memory,
 and what is scored under overload depend on the machine.
-Faults whose numbers are missing (8, 10 to 12, 26 to 28, 34, 39, 41 to 46) are shown by the tests
-of their modules, such as those in `tests/judge` and `tests/drift`.
+Faults whose numbers are missing (8, 10 to 12, 26 to 28, 34, 36, 39, 41 to 46) are shown by the
+tests of their modules, such as those in `tests/judge` and `tests/drift`.
 
 | # | fault | expected | measured |
 |---|---|---|---|

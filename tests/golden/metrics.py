@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -55,11 +56,9 @@ def _sas(case: Case, row: Row | None) -> Metric:
     logits = case["judge"].get("pair_logits")
     if not logits or row is None:
         return m.SemanticSimilarity()
-    return m.CrossEncoderSimilarity(
-        score=lambda answer, reference: row.judge["logit"],
-        activation="sigmoid" if max(logits) > 1 else "identity",
-        name="semantic_similarity",
-    )
+    logit = row.judge["logit"]  # of the whole batch, Haystack maps none or each to (0, 1)
+    value = 1 / (1 + math.exp(-logit)) if max(logits) > 1 else logit
+    return m.FunctionMetric(function=lambda _: value, name="semantic_similarity")
 
 
 def _custom(case: Case) -> Metric:

@@ -173,18 +173,6 @@ def test_a_reverse_question_is_drawn_from_the_answer_alone() -> None:
             assert not kinds.may_share(task(kinds.REVERSE_QUESTION), task(other))
 
 
-@pytest.mark.parametrize(
-    "voices", [kinds.CONTEXT_RELEVANCE, kinds.GROUNDEDNESS, kinds.ACCURACY], ids=str
-)
-def test_two_voices_are_two_requests(voices: tuple[kinds.Kind[Any], ...]) -> None:
-    """Two judges that are to be independent do not answer in one reply."""
-    one, other = voices
-    assert not kinds.may_share(task(one), task(other))
-    assert (one.voice, other.voice) == (1, 2)
-    assert prompt_text(one.prompt) != prompt_text(other.prompt)
-    assert one.family == other.family
-
-
 def test_the_rest_may_travel_together() -> None:
     """Without reference, rules and reverse questions, all first voices fit into one request."""
     shared = [

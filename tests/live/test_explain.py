@@ -84,10 +84,12 @@ def test_turns_that_are_not_sampled_are_explained(caplog: pytest.LogCaptureFixtu
 
 
 def test_only_the_last_traces_are_kept() -> None:
-    """Memory is bounded, by traces and by turns of each."""
+    """Memory is bounded, by traces, by turns of each, and by the length of names."""
     explanations = Explanations()
     for trace in [*range(1001), *[1000] * 30]:
-        explanations.add(trace, "no_question", f"turn {trace}", ())
+        explanations.add(trace, "no_question", f"turn {trace}" + " " * 1000, ())
+    explanations.keep(1000, explanations[1000])
     assert 0 not in explanations
-    assert explanations[1][0].startswith("'turn 1' is skipped, no_question: ")
+    assert explanations[1][0].startswith("'turn 1  ")
+    assert len(explanations[1][0]) < 1000
     assert len(explanations[1000]) == 20

@@ -99,7 +99,7 @@ def test_stats_count_turns_and_held_spans(bare: TracerProvider) -> None:
     assert processor.handle.stats.held == 1
     judge.asked.result(30)
     assert not processor.handle.stats.turns
-    assert processor.handle.stats.scoring == 1
+    assert processor.handle.stats.scoring == processor.handle.stats.pending == 1
     judge.open()
     assert processor.handle.flush()
     stats = processor.handle.stats

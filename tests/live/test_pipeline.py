@@ -26,16 +26,11 @@ from apps.parts import join, rag
 from apps.replies import unavailable
 from live import (
     SCORED,
-    SOURCES,
     STATUS,
     App,
-    GatedJudge,
-    Source,
     asked,
     attached,
     generated,
-    points_of,
-    retrieved,
     said,
     told,
 )
@@ -61,20 +56,6 @@ def open_turn(app: App, number: int = 1) -> tuple[Span, Span]:
 
 
 # --- the span that gets the scores ----------------------------------------------------------------
-
-RAW = f"Answer from [Document(metadata={{}}, page_content='{told(1)[0]}')]: {asked(1)}"
-
-
-def graph(app: App) -> Span:
-    """The prompt has documents that a chain did not format: it is no retrieval of its own."""
-    around = app.chain()
-    app.retrieve(1, around)
-    chain = app.step("CHAIN", around, **{"output.value": said(1)})
-    app.step("PROMPT", chain, **{"output.value": RAW}).end()
-    app.generate(1, chain)
-    chain.end()
-    around.end()
-    return around
 
 
 def agent(app: App) -> Span:
@@ -124,8 +105,8 @@ def bare_call(app: App) -> Span:
 
 @pytest.mark.parametrize(
     "make",
-    [graph, agent, lambda app: request(app, 1)[0], bare_call],
-    ids=["graph", "agent", "request", "bare call"],
+    [agent, lambda app: request(app, 1)[0], bare_call],
+    ids=["agent", "request", "bare call"],
 )
 def test_the_outermost_span_of_a_turn_is_scored(make: Callable[[App], Span]) -> None:
     """It stands for the turn, and no other span has scores."""
@@ -144,20 +125,6 @@ def test_each_of_several_answers_below_a_request_is_scored_on_its_call() -> None
         assert app.handle.flush()
         assert app.counted() == {SCORED: 2}
         assert [app.status_of(call) for call in calls] == ["scored", "scored"]
-
-
-def test_spans_that_left_before_the_retrieval_ended() -> None:
-    """The turn is scored in events and metrics, and the outcome says where its scores are not."""
-    with attached() as app:
-        chain = app.chain()
-        chain.end()
-        retrieval = app.step("RETRIEVER", chain, **retrieved(1))
-        app.generate(1, chain)
-        retrieval.end()
-        assert app.handle.flush()
-        assert app.counted() == {("scored", "span_missed"): 1}
-        assert app.scored_spans() == {id_of(chain): 1}
-        assert app.statuses() == {None: 3}
 
 
 def test_spans_around_turns_take_no_place_of_those_of_turns() -> None:
@@ -271,37 +238,6 @@ def test_evicted_turns_are_counted_and_their_spans_leave(limits: dict[str, int])
         assert app.counted() == {("skipped", "evicted"): evicted, SCORED: 10 - evicted}
         assert app.each_left_once()
         assert len(app.exported()) == 30
-
-
-def conserved(app: App) -> tuple[int, int]:
-    """Return captured and pending turns, after a check of the metrics and of ``Handle.stats``."""
-    stats = app.handle.stats
-    assert stats.captured == sum(stats.turns.values()) + stats.pending
-    points = points_of(app.reader)
-    captured, turns, pending = (
-        sum(point.value for point in points.get(f"rag.evaluation.{name}", ()))
-        for name in ("captured", "turns", "pending")
-    )
-    assert captured == turns + pending
-    return stats.captured, stats.pending
-
-
-@SOURCES
-def test_a_turn_is_pending_until_it_has_an_outcome(source: Source) -> None:
-    """While the judge is busy, all turns are captured and pending; after a drain, none is."""
-    judge = GatedJudge()
-    with attached(judge=judge) as app:
-        assert conserved(app) == (0, 0)
-        app.turns(5, source)
-        app.pipeline.submit_ended()
-        judge.asked.result(60)
-        while app.handle.stats.captured < 5:  # the evaluator reads the other turns now
-            app.pipeline.evaluator.flush(0.01)
-        assert conserved(app) == (5, 5)
-        judge.open()
-        assert app.handle.flush(60)
-        assert conserved(app) == (5, 0)
-        assert app.handle.stats.turns == {"scored": 5}
 
 
 # --- turns that are refused -----------------------------------------------------------------------

@@ -6,7 +6,6 @@ import logging
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,7 @@ from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import PROMPT, rag
 from apps.replies import saying
-from live import ANSWER, CONTEXT, QUESTION, SCORED, STATUS, App, GatedJudge, attached
+from live import ANSWER, CONTEXT, QUESTION, SCORED, STATUS, App, attached
 from rag_eval_otel import (
     Passage,
     Sample,
@@ -115,7 +114,6 @@ def test_documents_of_every_kind(document: object, passage: Passage) -> None:
     ("call", "told"),
     [
         (lambda: record_question(None), "record_question.. takes the text as a str, not NoneType"),
-        (lambda: record_answer(b"bytes"), "record_answer.. takes the text as a str, not bytes"),
         (lambda: record_retrieval(5, []), "record_retrieval.. takes the text as a str, not int"),
         (
             lambda: record_retrieval("q", CONTEXT),
@@ -125,9 +123,7 @@ def test_documents_of_every_kind(document: object, passage: Passage) -> None:
         (lambda: record_retrieval("q", iter(["a"])), "a list of documents, not list_iterator"),
         (lambda: record_retrieval("q", Document(page_content="a")), "list of documents, not Docu"),
         (lambda: record_retrieval("q", [5]), "a document is a str, a Passage, .* not int"),
-        (lambda: record_retrieval("q", [{"title": "a"}]), "a document is .* not dict"),
         (lambda: record_retrieval("q", [SimpleNamespace(content=5)]), "not SimpleNamespace"),
-        (lambda: record_retrieval("q", [SimpleNamespace(get_content=list)]), "not SimpleNamesp"),
     ],
 )
 def test_what_cannot_be_recorded(
@@ -279,13 +275,11 @@ class KeepingSink:
 
     def __init__(self) -> None:
         self.feedback: list[Feedback] = []
-        self.has_feedback = Event()
 
     def __call__(self, evaluation: Evaluation) -> None: ...
 
     def emit_feedback(self, feedback: Feedback) -> None:
         self.feedback.append(feedback)
-        self.has_feedback.set()
 
 
 @pytest.fixture(autouse=True)
@@ -366,35 +360,6 @@ def test_feedback_within_the_current_span() -> None:
         assert app.handle.stats.feedback == {"joined": 1}
 
 
-def test_feedback_on_a_held_turn_is_on_its_span() -> None:
-    """Feedback that comes while the turn is scored leaves with the span."""
-    judge, sink = GatedJudge(), KeepingSink()
-    with attached(**FAITHFUL, judge=judge, sinks=[sink]) as app:
-        span = app.turn()
-        app.pipeline.submit_ended()
-        judge.asked.result(60)
-        record_feedback(0.2, **ids(span), name="expert")
-        assert sink.has_feedback.wait(60)
-        judge.open()
-        assert app.handle.flush()
-        assert app.attributes_of(span)["rag.feedback.expert.score"] == 0.2
-
-
-def test_feedback_before_the_end_of_its_turn() -> None:
-    """It joins the turn, and is compared later."""
-    with attached(**FAITHFUL) as app:
-        chain = app.chain()
-        app.retrieve(1, chain)
-        record_feedback(0, trace_id=ids(chain)["trace_id"])
-        assert app.handle.stats.failures == {}
-        app.generate(1, chain)
-        chain.end()
-        assert app.handle.flush()
-        assert app.handle.stats.feedback == {"joined": 1}
-        assert app.counted() == {SCORED: 1}
-        assert agreement(app)["overall", "pass", "fail"] == 1
-
-
 def test_the_id_of_a_langchain_run_names_the_turn() -> None:
     """Applications choose the id of the root run, and do not know the ids of spans."""
     chain = rag(KeywordRetriever(), ScriptedChat(reply=saying("In 1987.")))
@@ -438,6 +403,8 @@ def test_feedback_on_an_unknown_trace_is_passed_on(caplog: pytest.LogCaptureFixt
         record_feedback(1, trace_id=trace)
         assert app.handle.flush()
         assert [(e.trace_id, e.span_id) for e in events(app)] == [(trace, span), (trace, 0)]
+        (carrier,) = app.carriers()  # without the id of a span, there is nothing to link to
+        assert [link.context.span_id for link in carrier.links] == [span]
         assert app.handle.stats.feedback == {"unmatched": 2}
     (line,) = [one for one in caplog.messages if "feedback" in one]
     assert f"feedback 'user' on trace {TRACE}: no turn of it is known here" in line
@@ -453,11 +420,9 @@ def test_feedback_on_an_unknown_trace_is_passed_on(caplog: pytest.LogCaptureFixt
         ({"name": "two words"}, r"1 to 64 ASCII letters, digits, _ and -"),
         ({"comment": 7}, r"comment of feedback is a str, not int"),
         ({"trace_id": "run-17"}, r"32 hexadecimal digits, .*not from a backend"),
-        ({"trace_id": "0" * 32}, r"32 hexadecimal digits"),
         ({"trace_id": 2**128}, r"32 hexadecimal digits"),
         ({"trace_id": True}, r"32 hexadecimal digits"),
         ({"trace_id": TRACE, "span_id": "12"}, r"span_id must be 16 hexadecimal digits"),
-        ({"trace_id": TRACE, "span_id": 16**16}, r"span_id must be 16 hexadecimal digits"),
         ({"trace_id": None, "span_id": "cd" * 8}, r"needs trace_id"),
     ],
 )

@@ -82,16 +82,6 @@ def ask(handler: BaseCallbackHandler) -> None:
     ScriptedChat().invoke(prompt, {"callbacks": [handler]})
 
 
-def test_a_plain_function_without_a_span() -> None:
-    """The documents in the prompt join the two runs, and the later one gets the scores."""
-    captured = capture()
-    ask(captured.handler)
-    captured.flush()
-    [(context, _)] = captured.turns
-    names = [span.name for span in captured.spans if span.context == context]
-    assert [name.split()[0] for name in names] == ["chat"]
-
-
 def test_a_span_that_has_ended_joins_nothing() -> None:
     """Neither does a span that another instrumentation has started; the documents do."""
     captured = capture()

@@ -366,17 +366,6 @@ def test_a_span_is_waited_for_between_its_end_and_the_news_of_it() -> None:
     assert len(seen.ready[0].spans) == 3
 
 
-def test_what_has_no_room_any_more_is_evicted_oldest_first() -> None:
-    """Over the limit in traces the oldest go, each counted, with what they held."""
-    seen = Watched(max_traces=3)
-    traces = []
-    for number in range(5):
-        chain = seen.turn(number)
-        traces.append(chain.get_span_context().trace_id)
-    assert [one.trace_id for one in seen.evicted] == traces[:2]
-    assert len(seen.store.traces) == 3
-
-
 def test_what_comes_of_an_evicted_trace_is_passed_over() -> None:
     """Half of a turn might look like another one: nothing of the trace is read any more."""
     seen = Watched(max_traces=1)

@@ -12,7 +12,6 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import (
     AnswerCorrectness,
     Correctness,
-    CrossEncoderSimilarity,
     SemanticSimilarity,
     metric,
 )
@@ -83,14 +82,6 @@ CASES = [
         )
     ),
     *(case(EXACT, None, texts={"reference": r}, reason="missing_reference") for r in (None, "")),
-    *(
-        case(CrossEncoderSimilarity(score=lambda *_: math.nan), None, texts=texts, reason=reason)
-        for texts, reason in (
-            ({"reference": ""}, "missing_reference"),
-            ({"answer": ""}, "empty_answer"),
-            ({}, "internal"),
-        )
-    ),
 ]
 
 

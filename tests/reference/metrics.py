@@ -92,7 +92,7 @@ def heading(module: ModuleType) -> str:
 
 def _of_your_own() -> Iterator[str]:
     yield "### With what you bring"
-    for kind in (m.LLMMetric, m.FunctionMetric, m.CrossEncoderSimilarity):
+    for kind in (m.LLMMetric, m.FunctionMetric):
         yield f"#### {kind.__name__}"
         yield described(kind)
 

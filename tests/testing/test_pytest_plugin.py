@@ -63,9 +63,8 @@ def test_a_low_score_fails_and_is_reported(pytester: pytest.Pytester) -> None:
             "*question: When?",
             "*answer: In July.",
             "*= scores: judge lexical, 0 tokens =*",
-            "metric * asserted  failed   mean   worst",
-            "faithfulness * 2       1  0.500   0.000",
-            "test_it.py::test_answer[[]In July.]: faithfulness 0.000, at least 0.8",
+            "metric * asserted  failed   mean",
+            "faithfulness * 2       1  0.500",
         ]
     )
     result.stdout.no_fnmatch_line("*assertions.py*")
@@ -92,7 +91,7 @@ def test_scores_survive_a_worker(pytester: pytest.Pytester, pytestconfig: pytest
     terminal = SimpleNamespace(section=written.append, write_line=written.append)
     report.pytest_terminal_summary(cast("pytest.TerminalReporter", terminal))
     assert written[0] == "scores: judge lexical, 0 tokens"
-    assert "test_it.py::test_answer[In July.]: faithfulness 0.000, at least 0.8" in written
+    assert written[2].split() == ["faithfulness", "2", "1", "0.500"]
 
 
 @pytest.mark.slow
@@ -187,8 +186,7 @@ def test_low_scores_are_good_if_the_metric_says_so(pytester: pytest.Pytester) ->
     result.stdout.fnmatch_lines(
         [
             "*AssertionError: needless_refusal is 1.000, above 0.05",
-            "needless_refusal * 2       1  0.500   1.000",
-            "test_low*[[]I don't know.]: needless_refusal 1.000, at most 0.05",
+            "needless_refusal * 2       1  0.500",
         ]
     )
 

@@ -342,8 +342,6 @@ def test_unusable_options(
     ("table", "told"),
     [
         ('{"models": {"m": {"input": -1}}}', "'m' must have input, and may have output and"),
-        ('{"models": {"m": {"input": "1 USD"}}}', "numbers from 0, not {'input': '1 USD'}"),
-        ('{"modles": {}}', "must be JSON, {"),
         ("[1", "must be JSON"),
         (None, "No such file"),
     ],
