@@ -375,9 +375,12 @@ def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
     outputs = [one.output for one in (inner, *groups[inner.id]) if one.output]
     if any(is_same(text, above.output) for text in outputs):
         return False
-    if is_same(inner.input, above.input) or not all(any(call.prompt) for call in groups[above.id]):
+    calls = groups[above.id]
+    if is_same(inner.input, above.input) or not all(any(call.prompt) for call in calls):
         return True
-    prompts = [text for call in groups[above.id] for text in call.prompt]
+    if not any(is_in(call.output, above.output) for call in calls):
+        return True  # the call that wrote the output is missing, or replied without a text
+    prompts = [text for call in calls for text in call.prompt]
     return any(place(text, prompts) for text in outputs)  # the output of ``inner`` was used
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from plain_views import View
 from rag_eval_otel.capture.conventions import kind_of, owner_of, read
+from rag_eval_otel.capture.conventions.openinference import GUARDRAILS
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.types import Passage, Sample
 from replay import Call, replay
@@ -280,6 +281,15 @@ def test_shapes(name: str) -> None:
     """Each shape is read as what it is, or refused for the reason that is true."""
     expected, *rows = SHAPES[name]
     assert outcome(trace(*rows)) == expected
+
+
+@pytest.mark.parametrize("root", [AGENT, DONE])
+def test_guards_of_guardrails_ai_wrap_the_model(root: dict[str, Any]) -> None:
+    """Its guards wrap a call without texts, which may wrap that of another instrumentation."""
+    guard = GUARDRAIL | {"input.value": json.dumps({"index": 0, "messages": None})}
+    inner = [] if root is DONE else [(4, CALL)]
+    spans = trace(root, BOTH, guard, (3, oi("LLM")), *inner, scope=GUARDRAILS)
+    assert outcome(spans) == FOUND
 
 
 @pytest.mark.parametrize("kind", ["EVALUATOR", "LLM", "CHAIN", None])

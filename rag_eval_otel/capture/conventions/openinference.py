@@ -40,6 +40,7 @@ KINDS: Mapping[str, Kind] = {
 }
 SPAN_KIND: Final = "openinference.span.kind"
 DSPY: Final = "openinference.instrumentation.dspy"
+GUARDRAILS: Final = "openinference.instrumentation.guardrails"  # its guards call the model
 _SCORES: Final = frozenset(
     f"{scope}{term}s.0.{term}.name"
     for scope in ("", "trace.", "session.")
@@ -55,7 +56,8 @@ def kind(view: Span) -> Kind | None:
     name = word(view, SPAN_KIND)
     if name is None or view.scope == semconv.SCOPE:
         return None
-    return KINDS.get(name.upper(), "chain")
+    of = KINDS.get(name.upper(), "chain")
+    return "chain" if of == "aside" and view.scope == GUARDRAILS else of
 
 
 def holds_documents(view: Span) -> bool:
