@@ -400,7 +400,7 @@ class Evaluation:
 
     @property
     def judged(self) -> tuple[tuple[str, Evaluation], ...]:
-        """Pairs of a prefix for names of scores and the evaluation with these scores.
+        """The evaluation by each judge, in a pair with the prefix of its scores' names.
 
         The prefix is ``offline.`` for the scores of a cascade's offline judge, else empty.
         """
@@ -583,7 +583,7 @@ class Sink(Protocol):
 
 
 class MetricLike(Protocol):
-    """A metric, in annotations of options. `Metric` is the protocol with all types."""
+    """The type of options that take a metric. `Metric` is the complete protocol."""
 
     @property
     def name(self) -> str: ...
@@ -594,7 +594,7 @@ class MetricLike(Protocol):
 
 
 class JudgeLike(Protocol):
-    """A judge, in annotations of options. `Judge` is the protocol with all types."""
+    """The type of options that take a judge. `Judge` is the complete protocol."""
 
     @property
     def model(self) -> str: ...
@@ -607,21 +607,21 @@ JudgeFunction: TypeAlias = Callable[[str], str | Awaitable[str]]
 
 
 class ChatModel(Protocol):
-    """A LangChain chat model, in annotations of options."""
+    """The type of options that take a LangChain chat model."""
 
     @property
     def invoke(self) -> Callable[..., Any]: ...
 
 
 class TextEmbeddings(Protocol):
-    """LangChain ``Embeddings``, in annotations of options."""
+    """The type of options that take LangChain ``Embeddings``."""
 
     @property
     def embed_documents(self) -> Callable[..., Any]: ...
 
 
 class DriftSettings(Protocol):
-    """Settings of drift detection, in annotations of options; see `drift.DriftOptions`."""
+    """The type of options that take settings of drift detection; see `drift.DriftOptions`."""
 
     @property
     def make_detector(self) -> Callable[..., Any]: ...

@@ -105,7 +105,7 @@ class RunTree:
 
     @property
     def has_only_searched(self) -> bool:
-        """Whether it is a retrieval that is in no trace around it."""
+        """Whether the root run is a search, and is not a part of a larger trace."""
         is_other = self.is_joined or self.called is not None
         return not is_other and self.searched is not None and self.root.error is None
 

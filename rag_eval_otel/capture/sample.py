@@ -279,7 +279,7 @@ def _unwrapped(reply: str) -> str:
 
 
 def _generator(turn: Turn, answer: str) -> Step | None:
-    """Return the LLM call that wrote ``answer``, with the prompts of those of its parts."""
+    """Return the LLM call that wrote ``answer``, with the prompts of calls that wrote parts."""
     generator = _generator_of(turn, answer)
     if generator is None:
         if turn.calls and not turn.recorded >= {"documents", "output"}:
@@ -306,7 +306,7 @@ def _generator(turn: Turn, answer: str) -> Step | None:
 
 
 def _generator_of(turn: Turn, answer: str) -> Step | None:
-    """Return the last call whose output is ``answer``, a part, contains it, or may become it."""
+    """Return the last call whose output is ``answer`` or a part, contains it or may become it."""
     speaking = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in speaking if is_same(call.output, answer)]
     enough = min(ANSWER_LENGTH, len(answer) / 2)
@@ -322,7 +322,7 @@ def _length(call: Step) -> int:
 
 
 def _possible_generators(turn: Turn) -> list[Step]:
-    """Return the LLM calls whose output is no grade, no query and no step to another output."""
+    """Return the LLM calls whose output is no grade, and in no later query or prompt."""
     last = turn.calls[-1] if turn.calls else None
     if last is not None and not (last.output or "").strip():
         searched = last.calls_tools and any(one.start > last.start for one in turn.retrievers)

@@ -531,7 +531,7 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
 
 
 def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
-    """Yield the turns whose answer no LLM call wrote: nothing was found, or it was recorded."""
+    """Yield the turns whose answer was recorded, or that found nothing and called no LLM."""
     busy = {above.id for call in tree.generators for above in tree.ancestors(call)}
     busy |= {h.id for one in retrievals if one.documents != () for h in tree.holders_of(one)}
     found: dict[Hashable, list[Step]] = defaultdict(list)
@@ -546,7 +546,7 @@ def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users
 
 
 def _other_calls(tree: StepTree, calls: _Groups, users: _Users) -> dict[Hashable, list[Step]]:
-    """Return the LLM calls below or beside each anchor that are not in ``calls``, by anchor id."""
+    """Return, by id of a turn's anchor, the LLM calls below or beside it that ``calls`` lacks."""
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for call in tree.generators:

@@ -192,7 +192,7 @@ class _Clause(NamedTuple):
 
 
 def _clauses(sentence: str) -> list[_Clause]:
-    """Return the clauses of ``sentence``; what it quotes, and what others said, refuses nothing."""
+    """Return the clauses of ``sentence``. Quotations and what others said are no refusals."""
     shown = _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), sentence)
     shown = _IN.sub("em", shown) if _PORTUGUESE.search(shown) else shown
     cuts = [(0, 0), *(cut.span() for cut in _CLAUSE.finditer(shown)), (len(shown), 0)]
@@ -245,7 +245,7 @@ def _role_of(word: str) -> str:
 
 
 def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
-    """Return the clauses with substance of their own of a sentence that also refuses."""
+    """Return those clauses of a sentence with a refusal that say something else."""
     said: list[str] = []
     follows = contrasts = False
     for clause, after in zip(clauses, [*clauses[1:], clauses[0]], strict=True):
@@ -570,7 +570,7 @@ def _reply(task: Task[Any], index: Index) -> object:
 
 
 class Answers:
-    """Replies to ``task`` by a method ``to_`` and its prompt; `LocalJudge` has other evidence."""
+    """Replies to a task, by a method for each family of prompts, with words as evidence."""
 
     def __init__(self, task: Task[Any], index: Index = Passages) -> None:
         shown = dict(task.inputs)

@@ -388,7 +388,7 @@ class TurnScorer:
 
 
 def _remember(names: set[Any], name: str | int) -> None:
-    """Add ``name``; what is full is emptied, because several threads add and look up."""
+    """Add ``name``; clear a full set before, which is safe while other threads use it."""
     if len(names) >= _MOST_NAMES:
         names.clear()
     names.add(name)

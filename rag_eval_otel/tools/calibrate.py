@@ -361,7 +361,7 @@ def calibrate(
     metric: str = "score",
     direction: Direction = "high",
 ) -> Calibration:
-    """Compare ``scores`` with the human ``labels`` of the same rows; None stands for none.
+    """Compare ``scores`` with the human ``labels`` of the same rows; None is a missing one.
 
     A label is pass or fail (True, 1 or ``"pass"``; False, 0 or ``"fail"``), or a number on a scale,
     of which ``label_threshold`` is the lowest that passes. ``threshold`` is the lowest score that

@@ -127,7 +127,7 @@ MIN_POWERED: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The estimated mean of all turns (``judged`` have a score), or the ``reason`` for no mean."""
+    """The mean score of all turns, of which ``judged`` have one, or the ``reason`` for no mean."""
 
     value: float | None = None
     interval: Range | None = None
