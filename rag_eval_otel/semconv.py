@@ -135,7 +135,6 @@ DRIFT_ALARMS: Final = "rag.evaluation.drift.alarms"
 DRIFT_EVIDENCE: Final = "rag.evaluation.drift.log10_evidence"
 
 FEEDBACK_RECEIVED: Final = "rag.evaluation.feedback.received"
-FEEDBACK_AGREEMENT: Final = "rag.evaluation.feedback.agreement"
 FEEDBACK: Final = "feedback"
 FEEDBACK_LABEL: Final = "feedback_label"
 

@@ -11,12 +11,12 @@ from rag_eval_otel.drift import DriftOptions
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.drift import DriftSink
-from rag_eval_otel.export.metrics import Agreement, InstrumentSink
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.judge.limits import Endpoint, Limits, Outcome
 from rag_eval_otel.judge.models import ProtectedModel
 from rag_eval_otel.live.store import Store
 from rag_eval_otel.testing import FakeJudge
-from rag_eval_otel.types import Evaluation, Feedback, Label, Sampling, Score, Usage
+from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 
 
 def measurement(endpoint: Endpoint) -> Measurement:
@@ -84,8 +84,4 @@ class Desk:
     def _rate(self) -> None:
         rated = Feedback(trace_id=1, span_id=1, score=1.0)
         self._sink.feedback(rated, "joined")
-        labels: tuple[Label, ...] = ("pass", "fail")
-        for label in labels:
-            told = Agreement(metric="faithfulness", label=label, feedback=rated)
-            self._sink.emit_agreement(told)
         self._backends.emit_feedback(rated)

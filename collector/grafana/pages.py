@@ -174,16 +174,6 @@ OVERVIEW = Dashboard(
             ),
         ),
         Panel(
-            title="Judge and people agree",
-            told=(
-                "The share of the turns with feedback of people on which judge and people give the"
-                " same label, over the last day. Its fall says more than its level."
-            ),
-            unit="percentunit",
-            top=1,
-            queries=(ask(f"rag_evaluation:agreement:1d{{{METRIC}}}", BY_NAME),),
-        ),
-        Panel(
             title="Feedback of people",
             unit="reqps",
             queries=(
@@ -302,19 +292,6 @@ IN_DEPTH = Dashboard(
                     " / sum by (rag_evaluation_judge)"
                     f" (rate(rag_evaluation_offline_score_count{{{ONE}}}{RATE}))",
                     "{{rag_evaluation_judge}} (offline)",
-                ),
-            ),
-        ),
-        Panel(
-            title="Turns by the labels of judge and people",
-            told="Turns with feedback in the last day.",
-            queries=(
-                ask(
-                    zero(
-                        "sum by (gen_ai_evaluation_score_label, feedback_label)"
-                        f" (increase(rag_evaluation_feedback_agreement_total{{{ONE}}}[1d]))"
-                    ),
-                    "judge {{gen_ai_evaluation_score_label}}, people {{feedback_label}}",
                 ),
             ),
         ),

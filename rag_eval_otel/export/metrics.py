@@ -28,7 +28,6 @@ from rag_eval_otel.types import (
     Evaluation,
     Feedback,
     HoldStatus,
-    Label,
     Reason,
     Sampling,
     SkipReason,
@@ -69,7 +68,6 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.CAPTURED: _counter("{turn}", "RAG turns that were found."),
     semconv.ERRORS: _counter("{error}", "Failures of this library, by place."),
     semconv.FEEDBACK_RECEIVED: _counter("{feedback}", "Feedback by outcome."),
-    semconv.FEEDBACK_AGREEMENT: _counter("{turn}", "Turns by the labels of judge and people."),
     semconv.RELEASED: _counter("{span}", "Exported spans that waited for scores, by status."),
     semconv.OMITTED: _counter("{attribute}", "Attributes of scores that a span had no room for."),
     semconv.OFFLINE_SCORE: _scores("Scores of all RAG turns by the offline judge of a cascade."),
@@ -237,18 +235,6 @@ _WhyNot: TypeAlias = Reason | SkipReason | DropReason | None
 FeedbackOutcome = Literal["joined", "unmatched", "dropped", "refused"]
 """``unmatched``: the turn is not known. ``dropped``: no room. ``refused``: a wrong argument."""
 
-OVERALL: Final = "overall"  # the name under which the label of a whole turn is compared with people
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """The judge's label of a turn for one metric, and a person's feedback on the same turn."""
-
-    metric: str
-    label: Label
-    feedback: Feedback
-
-
 _LABEL = semconv.GEN_AI_EVALUATION_SCORE_LABEL
 _MOST_NAMES = 100  # of models or feedback, in attributes of metrics
 _NAME_LENGTH = 128  # characters of such a name: more than models have
@@ -325,19 +311,12 @@ class InstrumentSink:
 
     def feedback(self, feedback: Feedback | None, outcome: FeedbackOutcome) -> None:
         """Count feedback by ``outcome``; ``feedback`` is None if its arguments were wrong."""
-        about = {} if feedback is None else self._about(feedback)
+        about: dict[str, str] = {}
+        if feedback is not None:
+            about[semconv.FEEDBACK] = self.limited("feedback", feedback.name)
+            about[semconv.FEEDBACK_LABEL] = feedback.label or ""
         self._record(semconv.FEEDBACK_RECEIVED, 1, {semconv.OUTCOME: outcome, **about})
         self.tally.add("feedback", outcome)
-
-    def emit_agreement(self, agreement: Agreement) -> None:
-        """Count a turn by its label from the judge and its label from a person."""
-        name = {semconv.GEN_AI_EVALUATION_NAME: agreement.metric, _LABEL: agreement.label}
-        about = self._about(agreement.feedback)
-        self._record(semconv.FEEDBACK_AGREEMENT, 1, {**name, **about})
-
-    def _about(self, feedback: Feedback) -> dict[str, str]:
-        name = self.limited("feedback", feedback.name)
-        return {semconv.FEEDBACK: name, semconv.FEEDBACK_LABEL: feedback.label or ""}
 
     def released(self, status: HoldStatus) -> None:
         """Count an exported span by the status that it has got."""

@@ -25,11 +25,11 @@ from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.config import raises_errors
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.export.attributes import EventSink, feedback_attributes
-from rag_eval_otel.export.metrics import OVERALL, Agreement, InstrumentSink
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Call
-from rag_eval_otel.types import Evaluation, Feedback, Label, Messages, Passage, Sample, SpanRef
+from rag_eval_otel.types import Evaluation, Feedback, Messages, Passage, Sample, SpanRef
 from rag_eval_otel.untrusted import Redactor
 
 if TYPE_CHECKING:
@@ -289,7 +289,6 @@ class _Known:
     """A recent turn that feedback can be joined with."""
 
     key: tuple[int, int]  # trace id and span id
-    labels: dict[str, Label] | None = None  # from the judge, once the turn is evaluated
     said: tuple[Feedback, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)  # as in `Evaluation`
     is_closed: bool = False  # whether what was said is on its way to the span
@@ -297,16 +296,16 @@ class _Known:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackIntake:
-    """A sink that finds the recent turn of each feedback, and compares it with the judge's labels.
+    """A sink that finds the recent turn of each feedback.
 
-    ``pass_on`` is called with feedback that has the ids of its turn, and with an `Agreement` for
-    each label. ``is_under_way(trace_id)``: whether a trace or LangChain run has yet to be read.
+    ``pass_on`` is called with feedback that has the ids of its turn. ``is_under_way(trace_id)``:
+    whether a trace or LangChain run has yet to be read.
     ``on_late``: called with feedback that is too late for the span, and `Evaluation.about`.
     """
 
     instruments: InstrumentSink
     evaluator: BackgroundEvaluator
-    pass_on: Callable[[Feedback | Agreement], None]
+    pass_on: Callable[[Feedback], object]
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     is_under_way: Callable[[int], bool] = lambda _: False
     on_late: Callable[[Feedback, Mapping[str, Any]], object] = lambda _feedback, _about: None
@@ -361,19 +360,8 @@ class FeedbackIntake:
         return known.said
 
     def __call__(self, evaluation: Evaluation) -> None:
-        """Store the labels of ``evaluation``, and compare them with feedback on the turn."""
-        span, sampling = evaluation.span, evaluation.sampling
-        if span is None or not span.span_id:
-            return
-        if sampling is not None and (sampling.stage != "judge" or sampling.is_targeted):
-            return
-        known = self._settled(span)
-        known.about = evaluation.about
-        known.labels = {score.name: score.label for score in evaluation.scores if score.label}
-        if evaluation.label is not None:
-            known.labels[OVERALL] = evaluation.label
-        for feedback in known.said:
-            self._compare(feedback, known.labels)
+        if (span := evaluation.span) is not None and span.span_id:
+            self._settled(span).about = evaluation.about
 
     def take(self, feedback: Feedback, origin: Origin, *, is_expected: bool = False) -> None:
         """Pass on ``feedback`` with the ids of its turn; store it if the turn is not known yet."""
@@ -403,13 +391,7 @@ class FeedbackIntake:
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:
         feedback = replace(feedback, trace_id=known.key[0], span_id=known.key[1])
         known.said = (*known.said, feedback)[-_MAX_SAID:]
-        if known.labels is not None:
-            self._compare(feedback, known.labels)
         return feedback
-
-    def _compare(self, feedback: Feedback, labels: dict[str, Label]) -> None:
-        for name in {feedback.name} if feedback.name in labels else labels.keys():
-            self.pass_on(Agreement(metric=name, label=labels[name], feedback=feedback))
 
     def _warn(self, kind: str, feedback: Feedback, why: str) -> None:
         message = "feedback %r on trace %032x: %s (docs/feedback.md; logged at most once a minute)"

@@ -25,7 +25,7 @@ from rag_eval_otel.capture.values import provider_id
 from rag_eval_otel.config import TURNS, Config, Limit
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
-from rag_eval_otel.export.metrics import Agreement, InstrumentSink
+from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
 from rag_eval_otel.judge.lexical import evades
 from rag_eval_otel.judge.limits import Attempt
@@ -45,7 +45,6 @@ from rag_eval_otel.types import (
     UNTOUCHED,
     Ending,
     Evaluation,
-    Feedback,
     Outcome,
     Reason,
     Sample,
@@ -176,7 +175,7 @@ class TurnScorer:
         self.feedback = FeedbackIntake(
             instruments=instruments,
             evaluator=self.evaluator,
-            pass_on=self._pass_on,
+            pass_on=partial(self._call_sinks, "emit_feedback"),
             redactor=redactor(config.redact),
         )
         # Counted first: another sink may block.
@@ -241,9 +240,6 @@ class TurnScorer:
         _remember(self._of_turns, job.span.trace_id)
         if not self.evaluator.submit(job):
             job.give_up("shutdown" if self.evaluator.is_closed else "overload")
-
-    def _pass_on(self, news: Feedback | Agreement) -> None:
-        self._call_sinks("emit_feedback" if isinstance(news, Feedback) else "emit_agreement", news)
 
     def _call_sinks(self, method: str, *arguments: object) -> list[object]:
         """Call ``method`` of each sink that has it; return the results that are no exceptions."""

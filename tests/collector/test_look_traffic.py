@@ -36,5 +36,5 @@ def test_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert statuses["error"] >= 1, statuses
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" s  ")[2] for line in lines[: len(PHASES)]] == [p.name for p in PHASES]
-    agreement = "rag.evaluation.feedback.agreement"
-    assert {"rag.evaluation.score", "rag.evaluation.judge.tokens", agreement} <= names
+    received = "rag.evaluation.feedback.received"
+    assert {"rag.evaluation.score", "rag.evaluation.judge.tokens", received} <= names

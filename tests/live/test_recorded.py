@@ -302,12 +302,6 @@ def events(app: App) -> list[Any]:
     return [e for e in app.score_events() if e.attributes["gen_ai.evaluation.name"] == "user"]
 
 
-def agreement(app: App) -> dict[tuple[Any, ...], int]:
-    names = ("gen_ai.evaluation.name", LABEL, "feedback_label")
-    points = app.points("rag.evaluation.feedback.agreement")
-    return {tuple(p.attributes[name] for name in names): p.value for p in points}
-
-
 def scored_turn(app: App) -> Span:
     span = app.turn()
     assert app.handle.flush()
@@ -315,7 +309,7 @@ def scored_turn(app: App) -> Span:
 
 
 def test_feedback_on_a_scored_turn() -> None:
-    """The event has the context of the turn's span, and people and judge are compared."""
+    """The event has the context of the turn's span."""
     sink = KeepingSink()
     with attached(**FAITHFUL, sinks=[sink]) as app:
         span = scored_turn(app)
@@ -328,8 +322,6 @@ def test_feedback_on_a_scored_turn() -> None:
         assert event.attributes[LABEL] == "fail"
         assert event.attributes["gen_ai.evaluation.explanation"] == "Wrong year."
         assert event.attributes["rag.evaluation.annotator"] == "human"
-        names = ("faithfulness", "overall")
-        assert agreement(app) == {(name, "pass", "fail"): 1 for name in names}
         assert app.handle.stats.feedback == {"joined": 1}
         assert app.counted_by("rag.evaluation.feedback.received", "outcome") == {"joined": 1}
         (found,) = sink.feedback
@@ -337,16 +329,8 @@ def test_feedback_on_a_scored_turn() -> None:
         assert (found.score, found.comment) == (0, "Wrong year.")
 
 
-def test_feedback_that_is_named_like_a_metric_is_about_this_metric() -> None:
-    """A person who rates faithfulness is not compared with other metrics."""
-    with attached(thresholds={"faithfulness": 0.5, "answer_relevancy": 0.5}) as app:
-        record_feedback(True, **ids(scored_turn(app)), name="faithfulness")  # noqa: FBT003
-        assert app.handle.flush()
-        assert agreement(app) == {("faithfulness", "pass", "pass"): 1}
-
-
 def test_feedback_within_the_current_span() -> None:
-    """Without ids, feedback is on the current span, and is compared when the turn is scored."""
+    """Without ids, feedback is on the current span."""
     with attached(**FAITHFUL) as app:
         with app.within() as span:
             say_all()
@@ -356,7 +340,6 @@ def test_feedback_within_the_current_span() -> None:
         assert event.span_id == span.get_span_context().span_id
         found = app.attributes_of(span)
         assert (found["rag.feedback.user.score"], found["rag.feedback.user.label"]) == (1.0, "pass")
-        assert agreement(app)["overall", "pass", "pass"] == 1
         assert app.handle.stats.feedback == {"joined": 1}
 
 
