@@ -278,11 +278,12 @@ class RunRecorder:
     def _keep_beside(self, tree: RunTree) -> None:
         """Keep ``tree`` if it only searched, or follows such a run of its thread."""
         beside = self._beside.get(tree.thread, tree.beside)
-        beside.append(tree)
+        if tree not in beside:
+            beside.append(tree)
         while sum(each.size for each in beside) > _BESIDE_SIZE:
             beside.popleft()
         tree.beside = beside
-        if tree.has_only_searched:
+        if tree.has_only_searched and tree.thread not in self._beside:
             if len(self._beside) >= _THREADS:
                 self._beside.clear()
             self._beside[tree.thread] = beside
@@ -314,8 +315,8 @@ class RunRecorder:
                 self._size += size
             if is_root:
                 tree.ended_at = self.clock()
-                if tree.has_only_searched and not tree.beside:
-                    self._keep_beside(tree)
+                if tree.has_only_searched or tree.beside:
+                    self._keep_beside(tree)  # now its size is known
             elif tree.ended_at is None:
                 return
             # After a retrieval, the next root run shows whether this one has only made a draft.

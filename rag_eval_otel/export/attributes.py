@@ -56,13 +56,6 @@ _Part: TypeAlias = "dict[str, AttributeValue] | Annotation"
 _SEARCHES = (semconv.EVALUATION_SEARCHES, semconv.EVALUATION_REPEATED, semconv.EVALUATION_EMPTY)
 
 
-def score_attributes(
-    ending: Ending, *, explanations: bool = False, form: ScoreAttributes = "both"
-) -> dict[str, AttributeValue]:
-    """Return the span attributes with the status and scores in ``ending``."""
-    return _fitting(_parts(ending, explanations=explanations, form=form))
-
-
 def _fitting(
     parts: Iterable[_Part], present: Collection[str] = (), *, room: float = math.inf
 ) -> dict[str, AttributeValue]:

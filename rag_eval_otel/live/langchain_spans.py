@@ -267,10 +267,8 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
 
 
 def messages_json(messages: Iterable[tuple[str, str]]) -> str | None:
-    parts = [
-        {"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages
-    ]
-    return _json(parts) if parts else None
+    written = [_message(role, text, (), clean=Redactor()) for role, text in messages]
+    return _json(written) if written else None
 
 
 def _messages(given: Iterable[Any], *, clean: Redactor) -> Iterator[dict[str, Any]]:

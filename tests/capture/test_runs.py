@@ -274,6 +274,13 @@ def test_a_retrieval_and_a_call_after_it(
     assert captured.reasons == reasons
 
 
+def test_large_runs_are_not_kept_beside_others() -> None:
+    """The size of a run is known at its end; none waits in memory for the next of its thread."""
+    captured = capture()
+    search_then_ask(captured, "x" * 2**21)
+    assert not captured.recorder._beside or not any(captured.recorder._beside.values())  # noqa: SLF001
+
+
 def test_a_reply_that_the_next_call_improves_is_no_answer() -> None:
     """A call with documents and reply grades the reply only if it replies with a verdict."""
     captured = capture()

@@ -44,7 +44,6 @@ from rag_eval_otel.export.attributes import (
     EventSink,
     SpanScores,
     copied,
-    score_attributes,
 )
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.types import UNTOUCHED, Ending, Evaluation, Sampling, Score, Usage
@@ -85,6 +84,11 @@ def ended(limit: int, count: int) -> ReadableSpan:
     span.end()
     assert isinstance(span, ReadableSpan)
     return span
+
+
+def score_attributes(ending: Ending, **options: Any) -> Mapping[str, Any]:
+    scores = SpanScores(**options)
+    return scores.fitting(scores.parts_of(ending), {}, None)
 
 
 def ending_of(evaluation: Evaluation) -> Ending:
