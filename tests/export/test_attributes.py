@@ -403,7 +403,7 @@ STAYS = re.compile(
     r".*tokens|.*token_count.*|.*usage.*|.*model(_?name)?|.*[._]id|id_|.*\.(kind|role|score|name)"
     r"|.*finish_reasons?|.*distance|error\.type|exception\..*|.*timestamp|.*(session|user)_id"
     r"|gen_ai\.(system|operation\.name|provider\.name)|db\..*(operation|system|top_k|n_results)"
-    r"|http\..*|.*temperature|.*visits|.*steps_taken|.*tool\.definitions|class_name"
+    r"|http\..*|.*temperature|.*visits|.*steps_taken|class_name"
 )
 """Names of attributes that hold no question, context or answer."""
 
