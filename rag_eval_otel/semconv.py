@@ -88,7 +88,6 @@ DRIFT_EVENT: Final = "rag.evaluation.drift"
 BASELINE_EVENT: Final = "rag.evaluation.drift.baseline"
 DRIFT_PREFIX: Final = "rag.evaluation.drift"
 DRIFT_DIRECTION: Final = "rag.evaluation.drift.direction"
-DRIFT_CAUSE: Final = "rag.evaluation.drift.cause"
 
 # Instruments
 SCORE: Final = "rag.evaluation.score"

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from rag_eval_otel.drift.detector import (
     FORMAT,
@@ -27,8 +27,6 @@ from rag_eval_otel.types import Evaluation, SpanRef
 _MAX_LENGTH = math.log1p(20_000)  # characters
 _MAX_STREAMS = 10_000  # at a time; old versions of metrics are the first to be forgotten
 _KEPT_TURNS, _MAX_TURNS = 50, 5  # of a stream, and in an alarm
-
-Cause = Literal["judge", "system", "unknown"]  # system: the application; see `drift.canary`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +52,10 @@ class WorstTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """An alarm with its stream and cause, and up to five of the worst turns since the onset."""
+    """An alarm with its stream, and up to five of the worst turns since the onset."""
 
     stream: Stream
     alarm: Alarm
-    cause: Cause = "unknown"
     worst: tuple[WorstTurn, ...] = ()
 
     def __str__(self) -> str:
@@ -67,8 +64,7 @@ class Drift:
         return (
             f"{self.stream.name} of {self.stream.service or 'unknown service'} drifted"
             f" ({alarm.direction}): mean {alarm.before:.3f} -> {alarm.after:.3f}, change"
-            f" {alarm.change:+.3f} [{low:+.3f}, {high:+.3f}], {alarm.n} scores since the onset;"
-            f" cause: {self.cause}"
+            f" {alarm.change:+.3f} [{low:+.3f}, {high:+.3f}], {alarm.n} scores since the onset"
         )
 
 
@@ -180,7 +176,6 @@ class DriftMonitor:
         self.report = report
         self._make = make or DriftOptions().make_detector
         self.service = service
-        self._cause: Callable[[Stream], Cause] = lambda _: "unknown"
         self._create_lock()
         call_in_child(self._create_lock)  # another thread may hold the lock at a fork
         self._streams: dict[Stream, _StreamMonitor] = {}
@@ -189,10 +184,6 @@ class DriftMonitor:
 
     def _create_lock(self) -> None:
         self._lock = threading.RLock()
-
-    def explain(self, cause: Callable[[Stream], Cause]) -> None:
-        """Set the function that returns the cause of an alarm on a stream."""
-        self._cause = cause
 
     def emit(self, evaluation: Evaluation) -> None:
         """Add all `monitored_values` of ``evaluation`` to their streams, and report alarms."""
@@ -231,8 +222,8 @@ class DriftMonitor:
                 del self._streams[next(iter(self._streams))]
             alarm = monitor.update(value, span)
             if alarm is not None:
-                cause, worst = self._cause(stream), monitor.worst_since(alarm)
-                reports.append(Drift(stream=stream, alarm=alarm, cause=cause, worst=worst))
+                worst = monitor.worst_since(alarm)
+                reports.append(Drift(stream=stream, alarm=alarm, worst=worst))
         return reports
 
     def evidence(self) -> list[tuple[Stream, float]]:

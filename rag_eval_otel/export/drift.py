@@ -89,7 +89,6 @@ class DriftSink:
             worst = report.worst[0].span if report.worst else None  # the event gets its ids
             kind = {
                 semconv.DRIFT_DIRECTION: report.alarm.direction,
-                semconv.DRIFT_CAUSE: report.cause,
             }
             attributes = {**self._of_stream(stream), **kind, **_of_drift(report)}
             text = str(report)

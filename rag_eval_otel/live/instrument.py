@@ -17,7 +17,6 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider, get_tracer_p
 from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.capture.trace import log_tap
 from rag_eval_otel.config import Config, ConfigOptions
-from rag_eval_otel.drift.canary import Canary
 from rag_eval_otel.drift.monitor import DriftOptions
 from rag_eval_otel.environment import doctor_is_on, sdk_disabled
 from rag_eval_otel.errors import ConfigError
@@ -26,7 +25,6 @@ from rag_eval_otel.export.backends.delivery import BackendSink
 from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import InstrumentSink, Stats
 from rag_eval_otel.live.pipeline import Pipeline
-from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import resolve_metrics
@@ -38,7 +36,7 @@ from rag_eval_otel.runtime.providers import (
     check_processor,
     global_or_new_tracer_provider,
 )
-from rag_eval_otel.types import Evaluation, Sample, Sink
+from rag_eval_otel.types import Evaluation, Sink
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -132,32 +130,6 @@ class Handle:
         """
         number = int(trace_id, 16) if isinstance(trace_id, str) else trace_id
         return "\n".join(self._pipeline.scorer.explanations.get(number, ())) or None
-
-    def watch_canary(self, samples: Sequence[Sample], *, minutes: float = 60.0) -> Canary:
-        """Score ``samples`` every ``minutes`` minutes, to detect a change of the judge.
-
-        The scores of the 1 to 64 samples in the first five rounds are the baseline. If they change,
-        the judge has changed: an alarm for ``canary.<metric>`` has the cause ``judge``, and so have
-        drift alarms on live scores. `shutdown` or `Canary.stop` ends the rounds. Raises
-        `ConfigError` if the option ``drift`` is off.
-        """
-        pipeline = self._pipeline
-        monitor = next((s.monitor for s in pipeline.scorer.sinks if isinstance(s, DriftSink)), None)
-        if monitor is None:
-            raise ConfigError(
-                "a canary set needs drift=True: its alarms are reported with those of live scores"
-            )
-        canary = Canary(
-            samples,
-            build_measurement(self.config).of,
-            monitor.report,
-            edge=pipeline.edge("canary"),
-            is_over=lambda: pipeline.evaluator.is_closed,
-            service=monitor.service,
-        )
-        canary.start(minutes)
-        monitor.explain(canary.cause)
-        return canary
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Read the spans and runs that have ended, wait for their scores, and export the spans.

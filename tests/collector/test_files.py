@@ -28,7 +28,6 @@ LABELS = (
     "cause",
     "currency",
     "drift_direction",
-    "drift_cause",
 )
 COMPOSE = "docker-compose.yaml"
 SUFFIXES = {"1": "", "s": "_seconds"}

@@ -61,7 +61,6 @@ def test_an_alarm_has_stream_change_and_worst_turns() -> None:
     (drift, *_) = reports.drifts
     assert drift.stream == STREAM
     assert drift.alarm.direction == "down"
-    assert drift.cause == "unknown"
     assert 0 < len(drift.worst) <= 5
     assert all(one.score == 0 and one.span is not None for one in drift.worst)
     assert all(one.span.trace_id >= drift.alarm.onset for one in drift.worst if one.span)

@@ -23,7 +23,6 @@ def test_an_alarm_is_an_event_and_counted() -> None:
     assert "faithfulness of shop drifted (down)" in event.body
     assert attributes["gen_ai.evaluation.name"] == "faithfulness"
     assert attributes["rag.evaluation.drift.direction"] == "down"
-    assert attributes["rag.evaluation.drift.cause"] == "unknown"
     assert attributes["rag.evaluation.drift.change"] == -1
     assert f"{event.trace_id:032x}" in attributes["rag.evaluation.drift.worst_traces"]
     (count,) = backend.points("rag.evaluation.drift.alarms")
