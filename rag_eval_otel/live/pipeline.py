@@ -127,6 +127,7 @@ class Pipeline:
         )
         self._writer = SpanWriter(tracer=tracer, config=config, redactor=redact)
         self._carrier = Carrier(tracer=tracer, scores=self._scores)
+        self._has_late = False  # whether a carrier was written since the last flush
         self.scorer.feedback.on_late = self._write_late_feedback
         self.scorer.judge_tracer = of_judge if config.judge_spans else None
         self._tree_edge, self._end_edge = self.edge("callback"), self.edge("on_end")
@@ -458,10 +459,12 @@ class Pipeline:
         written.append(ending)
         ref = SpanRef(trace_id=span.trace_id, span_id=span.span_id, trace_flags=span.trace_flags)
         with self.release_edge:
+            self._has_late = True
             self._carrier.write(ref, ending)
 
     def _write_late_feedback(self, feedback: Feedback, about: Mapping[str, Any]) -> None:
         with self.release_edge:
+            self._has_late = True
             self._carrier.write_feedback(feedback, about)
 
     def give_up(self, trace: Trace, why: GivenUp | None) -> None:
@@ -539,6 +542,9 @@ class Pipeline:
             self.recorder.flush()
         is_flushed = self.force_flush(self._left(deadline))
         is_scored = self.evaluator.flush(self._left(deadline))
+        if self._has_late:
+            self._has_late, left = False, self._left(deadline)
+            is_flushed &= self._call_within(partial(self.flush_next, left), left)
         return self._flush_sinks(self._left(deadline)) and is_scored and is_flushed
 
     def flush_all(self, timeout: float) -> None:
@@ -589,7 +595,7 @@ class Pipeline:
         wait = self._left(end - 2 * share)
         cancel = partial(self.evaluator.shutdown, wait, grace=share)
         self._call_within(cancel, wait + share + _GRACE)
-        if self.scorer.delivers:  # a backend takes the scores of a span that it has
+        if self.scorer.delivers or self._has_late:  # a backend takes scores of a span that it has
             self._call_within(flush, max(share, self._left(end) / 2))
             self._flush_sinks(max(share, self._left(end)))
         self._call_within(self.scorer.close, max(2 * share, self._left(end)))

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, SpanKind
 
 from live import App, GatedJudge, answered, attached, retrieved
@@ -79,6 +81,17 @@ def test_scores_that_come_after_the_deadline(form: Any) -> None:
         assert len(app.carriers()) == (form != "rag")
         for carrier in app.carriers():
             assert "faithfulness" in field(checked(carrier, chain.get_span_context()), "name")
+
+
+def test_a_flush_exports_scores_that_came_during_it() -> None:
+    """Also through a processor that exports in batches, which was flushed before they came."""
+    batches = InMemorySpanExporter()
+    with attached() as app:
+        app.provider.add_span_processor(BatchSpanProcessor(batches, schedule_delay_millis=10**6))
+        missed(app)
+        assert app.handle.flush(PATIENCE)
+        names = [span.name for span in batches.get_finished_spans()]
+    assert names.count("evaluate turn") == 1
 
 
 def test_feedback_after_the_scores_is_on_a_span_of_its_own() -> None:
