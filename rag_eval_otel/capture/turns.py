@@ -376,10 +376,9 @@ def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
     if any(is_same(text, above.output) for text in outputs):
         return False
     calls = groups[above.id]
-    if is_same(inner.input, above.input) or not all(any(call.prompt) for call in calls):
+    wrote = any(is_in(call.output, above.output) for call in calls)  # else it may be missing
+    if not wrote or is_same(inner.input, above.input) or not all(any(c.prompt) for c in calls):
         return True
-    if not any(is_in(call.output, above.output) for call in calls):
-        return True  # the call that wrote the output is missing, or replied without a text
     prompts = [text for call in calls for text in call.prompt]
     return any(place(text, prompts) for text in outputs)  # the output of ``inner`` was used
 

@@ -286,7 +286,7 @@ def case(name: str, *more: str, setting: str | None = None) -> Any:
 EACH = with_apps(*map(case, WAYS))
 CONVERSING = {
     **{name: KINDS for name in WAYS if name.startswith("langchain")},
-    "llamaindex-openinference": ("plain", "rewritten", "system"),
+    "llamaindex-openinference": ("plain", "rewritten", "system", "streamed"),
     "llamaindex-native": ("plain", "rewritten", "system", "streamed"),
     "haystack-native": ("plain", "streamed"),
 }
