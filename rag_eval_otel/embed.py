@@ -8,6 +8,7 @@ import copy
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -143,13 +144,14 @@ class HashingEmbedder:
         return rows
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Embed:
     """Embeds the texts of all metrics of one sample, each text once."""
 
-    def __init__(self, embedder: Embedder, ledger: Ledger | None = None) -> None:
-        self.ledger = ledger or Ledger()
-        self._embedder = embedder
-        self.requests: dict[str, tuple[asyncio.Task[Vectors], int]] = {}  # and row, by text
+    embedder: Embedder
+    ledger: Ledger = field(default_factory=Ledger)
+    requests: dict[str, tuple[asyncio.Task[Vectors], int]] = field(default_factory=dict)
+    """The request of each text, and its row in the reply."""
 
     async def __call__(self, texts: Sequence[str]) -> Vectors:
         for text in texts:
@@ -163,15 +165,10 @@ class Embed:
         requests = [self.requests[text] for text in texts]
         return np.stack([(await asyncio.shield(task))[row] for task, row in requests])
 
-    def cancel(self) -> None:
-        self.ledger.close()
-        for request, _ in self.requests.values():
-            request.cancel()
-
     async def _fetch(self, texts: Sequence[str]) -> Vectors:
         sizes = {text: len(text) for text in texts}
-        async with self.ledger.metered(sizes, self._embedder, part="embedder") as meter:
-            rows = await self._embedder.embed(texts)
+        async with self.ledger.metered(sizes, self.embedder, part="embedder") as meter:
+            rows = await self.embedder.embed(texts)
             meter.tell(Usage(embedding_requests=1))
             if np.ndim(rows) != _MATRIX or len(rows) != len(texts):
                 raise UnparsableReplyError(f"shape {np.shape(rows)} for {len(texts)} texts")

@@ -200,7 +200,8 @@ class Measurement:
             for run in runs:
                 run.cancel()  # no effect on a run that is done
             ask.cancel()
-            embed.cancel()
+            for request, _ in embed.requests.values():
+                request.cancel()
         await asyncio.wait(runs, timeout=_GRACE)
         spent = ledger.shares(metric.name for metric in self.metrics)
         model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
