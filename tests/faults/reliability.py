@@ -16,8 +16,11 @@ ROWS: Mapping[str, str] = {
     "2": "The judge accepts requests and never answers",
     "3": "The judge sends one byte a second",
     "4": "The judge answers 429 with Retry-After: seconds, a date, an hour",
+    "5": "The judge answers 429 without Retry-After",
     "6": "The judge answers 10 %, then 50 % of requests with 500 or 503",
     "7": "The judge answers 401, 403 or 404",
+    "9": "The judge replies with prose, cut-off JSON, a refusal or nothing",
+    "13": "The judge is slow (20 s) under constant traffic",
     "14": "A burst of 100,000 spans",
     "15": "Contexts of 10 MB, lone surrogates, NUL characters",
     "16": "Root spans that never end",
@@ -30,17 +33,21 @@ ROWS: Mapping[str, str] = {
     "23": "The process exits with turns pending",
     "24": "SIGTERM under load, exit in a thread",
     "25": "Use after shutdown, double shutdown, shutdown beside ends of spans",
+    "26": "A metric raises, hangs, or returns another type",
+    "28": "Nested chains in threads, a second handler",
     "29": "The OTLP endpoint is down, slow, or refuses",
     "31": "The disk is full or read-only",
     "32": "Prompt injections against an obedient judge",
     "33": "Feigned marks, control tokens, bidirectional and invisible characters",
     "35": "Secrets in prompts, errors and headers",
+    "36": "Content capture is off",
     "37": "The judge's client is instrumented",
     "38": "A budget of requests, tokens or money",
     "40": "Unsampled spans, spans that are only recorded",
     "embedder": "The embedder is down",
     "flush": "`flush` with an exporter that hangs",
     "gevent": "gevent's monkey patching",
+    "long trace": "A trace of 9,000 spans",
 }
 """The faults, by the number of their row. Faults without a number were found later."""
 
@@ -56,8 +63,8 @@ a failed evaluation gives no score, and no log line has a text or a key.
 `make faults` runs the tests in `tests/faults/` and writes this page.
 `pytest tests/faults -k test_fault_07` runs the tests of row 7. Times, memory,
 and what is scored under overload depend on the machine.
-Faults whose numbers are missing (5, 8 to 13, 26 to 28, 34, 36, 39, 41 to 46) are shown by the
-tests of their modules, such as those in `tests/judge` and `tests/drift`.
+Faults whose numbers are missing (8, 10 to 12, 27, 34, 39, 41 to 46) are shown by the tests
+of their modules, such as those in `tests/judge` and `tests/drift`.
 
 | # | fault | expected | measured |
 |---|---|---|---|

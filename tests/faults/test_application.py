@@ -3,18 +3,49 @@
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from live import Row, attached, usual_options
 from openai_server import ScriptedOpenAI
 from processes import environment, ran
 from rag_eval_otel import OpenAIEmbedder, OpenAIJudge, RagEvalSpanProcessor, instrument
 from support import good_parts
+
+
+class Refusing(InMemorySpanExporter):
+    """An exporter whose server refuses every batch."""
+
+    refused = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.refused += len(spans)
+        return SpanExportResult.FAILURE
+
+
+@pytest.mark.slow
+@pytest.mark.fault(29, expected="scoring goes on, no span is kept, each reaches the exporter once")
+def test_fault_29_the_exporter_refuses_every_span(row: Row) -> None:
+    """What the exporter loses is the SDK's to count; scores still become events and metrics."""
+    exporter = Refusing()
+    with attached(exporter=exporter) as app:
+        for number in range(50):
+            app.turn(number)
+        flushed = app.handle.flush(60)  # the SDK's processors do not report a failed export
+        row.check(app, turns=50, spans=0)
+        assert app.counted() == {("scored", None): 50}
+        assert sum(app.scored_spans().values()) == 50
+    row.measured("spans given to the exporter, spans held", (exporter.refused, 0))
+    row.measured("flush() returns", flushed)
+    assert exporter.refused == 150
 
 
 class Failing(SpanProcessor):
@@ -153,3 +184,24 @@ def test_fault_22_a_frozen_process_goes_on(row: Row) -> None:
     row.measured("spans by status, turns by outcome", told)
     assert "'scored': 21" in told
     assert "timeout" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.fault("long trace", expected="each span leaves once; the application pays for none")
+def test_fault_long_trace_of_9000_spans(row: Row) -> None:
+    """The longest `end` on the application's thread is recorded, and not asserted."""
+    longest = 0.0
+    with attached(exporter=InMemorySpanExporter()) as app:
+        root = app.plain("session")
+        for number in range(2250):
+            chain = app.chain(number, root)
+            app.retrieve(number, chain)
+            app.generate(number, chain)
+            for span in (chain, app.plain("SELECT", root)):
+                began = time.thread_time()
+                span.end()
+                longest = max(longest, time.thread_time() - began)
+        root.end()
+        assert app.handle.flush(60)
+        row.check(app, turns=sum(app.counted().values()), spans=9001)
+    row.measured("CPU time of the longest end(), in ms", round(1000 * longest, 1))

@@ -12,16 +12,19 @@ import pytest
 from hostile import naive
 from live import App, Row, attached, good_answers
 from openai_server import HttpReply, ScriptedOpenAI
-from rag_eval_otel import aevaluate
+from rag_eval_otel import aevaluate, record_answer, record_question
 from rag_eval_otel.drift.monitor import monitored_values
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import GROUNDEDNESS
 from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.live.recorded import record_retrieval
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.types import Sample
 from rag_eval_otel.untrusted import suspicions
 from support import text_asked
+
+TURNS = 10
 
 
 def make_turn(app: App, *, context: str, answer: str) -> None:
@@ -106,6 +109,22 @@ def test_fault_35_a_server_quotes_key_and_text(
     found = [secret for secret in secrets if secret in all_written]
     assert found == []
     row.measured(f"secrets found after HTTP {status}", len(found))
+
+
+@pytest.mark.fault(36, expected="0 bytes of texts in the exported spans, logs and metrics")
+def test_fault_36_content_is_off(row: Row) -> None:
+    """With the default options, spans that this library writes have no text of the turn."""
+    marker = "Zaphod-4711"
+    with attached() as app:
+        with app.within():
+            record_question(f"Who is {marker}?")
+            record_retrieval("q", [f"It is {marker}."])
+            record_answer(f"{marker} is {marker}.")
+        assert app.handle.flush()
+        exported = app.exported_texts()
+    assert "rag.evaluation.status" in exported
+    assert marker not in exported
+    row.measured("texts found in the export", exported.count(marker))
 
 
 @pytest.mark.slow

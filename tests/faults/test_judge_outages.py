@@ -208,6 +208,22 @@ def test_fault_04_a_short_retry_after(row: Row) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(5, expected="at most as many retries as first attempts; the breaker opens")
+def test_fault_05_a_storm_of_429(row: Row) -> None:
+    """Pauses of our own, and after five of them no more requests."""
+    with scoring(always(HttpReply(status=429)), evaluation_timeout=5.0) as (app, judge, server):
+        run_turns(app, 60)
+        endpoint = judge.live
+        assert endpoint.retried <= 60
+        assert len(server.requests) <= 5 * SLOTS
+        assert endpoint.breaker.openings == 1
+        assert scored(app) == 0
+        row.check(app, turns=60, spans=180)
+        row.measured("requests for 60 turns", len(server.requests))
+        row.measured("retries", endpoint.retried)
+
+
+@pytest.mark.slow
 @pytest.mark.fault(6, expected="10 %: at least 97 % of turns scored, 50 %: 70 %, in each metric")
 @pytest.mark.parametrize(("percent", "least"), [(10, 0.97), (50, 0.7)])
 def test_fault_06_server_errors(percent: int, least: float, row: Row) -> None:
@@ -254,6 +270,27 @@ def test_fault_07_wrong_names(
         row.measured(f"requests for 20 turns, {status}", requests)
     fails = r"rag_eval_otel: the judge openai/judge-1 at http://127\.0\.0\.1:\d+\S* fails"
     assert len(re.findall(fails, caplog.text)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.fault(9, expected="no score; five requests, then the breaker opens; a log line")
+@pytest.mark.parametrize(
+    "content",
+    ["The answer looks fine.", '{"verdicts": [1', "I can't help with that.", ""],
+    ids=["prose", "cut off", "refused", "empty"],
+)
+def test_fault_09_useless_replies(content: str, row: Row, caplog: pytest.LogCaptureFixture) -> None:
+    """A judge that talks about something else is as good as down."""
+    with scoring(always(content), concurrency=1) as (app, judge, server):
+        run_turns(app, 50)
+        assert len(server.requests) == 5
+        statuses = {status for status in app.statuses() if status is not None}
+        assert statuses <= {"unscored", "error"}
+        assert statuses >= {"unscored"}
+        assert judge.live.attempts == {"unparsable": 5}
+        row.check(app, turns=50, spans=150)
+        row.measured("requests for 50 turns", len(server.requests))
+    assert len(re.findall(r"the judge openai/judge-1 at \S+ fails \(unparsable", caplog.text)) == 1
 
 
 @pytest.mark.slow

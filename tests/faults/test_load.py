@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from live import OnesEmbedder, Row, attached, good_answers, good_judge
+from live import GatedJudge, OnesEmbedder, Row, attached, good_answers, good_judge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies
@@ -86,6 +86,26 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(overload: int, r
     assert paid >= rounds
     assert on_span >= 0.95 * paid
     assert counted["dropped", "overload"] == turns - paid
+
+
+@pytest.mark.slow
+@pytest.mark.fault(13, expected="turns conserved, memory bounded, drops counted")
+def test_fault_13_a_judge_that_is_much_too_slow(row: Row) -> None:
+    """The judge answers none of 3,000 turns; at most ``max_held`` spans wait at any time."""
+    judge, most = GatedJudge(), 0
+    with attached(judge=judge, embedder=OnesEmbedder(), max_held=100, hold_seconds=0.5) as app:
+        for number in range(3000):
+            app.record(number)
+            most = max(most, app.handle.stats.held)
+        wait_until(lambda: app.handle.stats.held == 0)
+        judge.open()
+        assert app.handle.flush(PATIENCE)
+        app.handle.shutdown(PATIENCE)
+        row.check(app, turns=3000, spans=3000)
+        counted = row.counted(app)
+    row.measured("most spans held", most)
+    assert most <= 100
+    assert counted["dropped", "overload"] >= 2500
 
 
 @pytest.mark.fault(17, expected="each turn is scored, in the two requests of any turn")

@@ -14,7 +14,7 @@ from live import SCORED, App, GatedExporter, GatedJudge, attached, good_judge
 from parallel import forking, in_child
 from rag_eval_otel import record_feedback
 from rag_eval_otel.capture.trace import TraceLimits
-from rag_eval_otel.types import Evaluation
+from rag_eval_otel.types import Ending, Evaluation
 from runs import run_chain
 
 PATIENCE = 60
@@ -36,6 +36,25 @@ def on_thread(call: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     return thread
+
+
+def test_1_a_late_retriever_span() -> None:
+    """An open retrieval below holds the root; one after the end is no turn."""
+    with attached() as app:
+        chain = app.chain()
+        search = app.step("RETRIEVER", chain, **{"input.value": "late"})
+        app.generate(1, chain)
+        chain.end()
+        app.pipeline.submit_ended()
+        assert app.exported()[-1].name == "llm"  # the root waits
+        search.set_attribute("retrieval.documents.0.document.content", "Ada founded it.")
+        search.end()
+        assert app.handle.flush(PATIENCE)
+        assert app.status_of(chain) == "scored"
+        app.retrieve(2, chain)
+        assert app.handle.flush(PATIENCE)
+        assert app.counted() == {SCORED: 1}
+        assert app.each_left_once()
 
 
 def test_2_an_open_span_of_ours_does_not_delay_the_trace_around_it() -> None:
@@ -173,3 +192,40 @@ def test_8_a_cascade_and_late_feedback() -> None:
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 1}
         assert app.statuses() == {"scored": 1, None: 2}
+
+
+def test_11_two_pipelines_of_one_process() -> None:
+    """An exporter that hangs in one of them delays nothing in the other."""
+    with gated(hold_seconds=3600) as (first, exporter, judge), attached() as second:
+        first.turn(1)
+        first.pipeline.submit_ended()
+        judge.asked.result(PATIENCE)
+        exporter.close()
+        judge.open()
+        assert exporter.entered.wait(PATIENCE)
+        second.turn(1)
+        assert second.handle.flush(PATIENCE)
+        assert second.statuses() == {"scored": 1, None: 2}
+        exporter.open()
+
+
+def test_12_deadline_and_scores_at_once() -> None:
+    """Whichever is first decides, the other changes nothing; the turn is counted once."""
+    for number in range(10):
+        with attached(hold_seconds=60) as app:
+            chain = app.turn(number)
+            start = threading.Barrier(2)
+
+            def expire(app: App = app, start: threading.Barrier = start) -> None:
+                start.wait(PATIENCE)
+                for held in list(app.store.held.values()):
+                    app.pipeline.clock.release(held, Ending("timeout"))
+
+            thread = on_thread(expire)
+            start.wait(PATIENCE)
+            app.pipeline.submit_ended()
+            thread.join(PATIENCE)
+            assert app.handle.flush(PATIENCE)
+            assert app.status_of(chain) in {"scored", "timeout"}
+            assert app.counted() == {SCORED: 1}
+            assert app.each_left_once()
