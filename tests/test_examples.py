@@ -65,7 +65,7 @@ def test_the_application_of_the_tutorial_runs(tmp_path: Path, receiver: OtlpRece
 @pytest.mark.parametrize(
     ("number", "printed", "scored"),
     [
-        (0, ["12 euros"], "invoke_workflow RunnableSequence"),
+        (0, ["12 euros"], "invoke_workflow"),
         (1, ['"rag.evaluation.status": "scored"', '"name": "GET /ask"'], None),
         (2, ["judged by lexical"], None),
         (4, ["A ticket costs 12 euros."], "ask"),

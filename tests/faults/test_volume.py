@@ -32,7 +32,8 @@ def megabytes(name):
 class Numbers(SpanExporter):
     ids = array("Q")
     def export(self, spans):
-        self.ids.extend(span.context.span_id for span in spans)
+        own = [span for span in spans if span.name != "evaluate turn"]  # not of late scores
+        self.ids.extend(span.context.span_id for span in own)
         return SpanExportResult.SUCCESS
 
 provider = TracerProvider()
