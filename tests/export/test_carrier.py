@@ -83,14 +83,29 @@ def test_scores_that_come_after_the_deadline(form: Any) -> None:
             assert "faithfulness" in field(checked(carrier, chain.get_span_context()), "name")
 
 
+class Opening(BatchSpanProcessor):
+    """Exports what it has at a flush; then the judge answers."""
+
+    def __init__(self, judge: GatedJudge) -> None:
+        self.batches, self.judge = InMemorySpanExporter(), judge
+        super().__init__(self.batches, schedule_delay_millis=10**6)
+
+    def force_flush(self, timeout_millis: int | None = None) -> bool:
+        is_flushed = super().force_flush(timeout_millis)
+        self.judge.open()
+        return is_flushed
+
+
 def test_a_flush_exports_scores_that_came_during_it() -> None:
     """Also through a processor that exports in batches, which was flushed before they came."""
-    batches = InMemorySpanExporter()
-    with attached() as app:
-        app.provider.add_span_processor(BatchSpanProcessor(batches, schedule_delay_millis=10**6))
-        missed(app)
+    processor = Opening(GatedJudge())
+    with attached(judge=processor.judge, hold_seconds=0) as app:
+        app.provider.add_span_processor(processor)
+        app.turn()
+        app.pipeline.submit_ended()
+        assert app.store.wait_left(PATIENCE)
         assert app.handle.flush(PATIENCE)
-        names = [span.name for span in batches.get_finished_spans()]
+        names = [span.name for span in processor.batches.get_finished_spans()]
     assert names.count("evaluate turn") == 1
 
 
