@@ -135,7 +135,7 @@ def test_unsuitable_models_are_errors(tmp_path: Path, nli: Path) -> None:
     plain = save_model(tmp_path / "plain", NLI, kind="BertModel")
     (tmp_path / "empty").mkdir()
     for name, told in (
-        (f"local/{tmp_path}/nowhere", "no such folder"),
+        (f"local/{tmp_path}/nowhere", "cannot be loaded"),
         (f"local/{tmp_path}/empty", "cannot be loaded"),
         ("local/nobody/nothing-at-all", "cannot be loaded"),
         (f"local/{odd}", "has 5 labels"),
