@@ -136,9 +136,9 @@ class Handle:
 
         Backends get the scores that they do not have yet. Return False if ``timeout`` seconds were
         not enough, or if a span processor reports a failed flush. A span without scores after half
-        of ``timeout`` (5 s at most) is exported with the status ``flushed``; its scores go to
-        events and metrics. True does not mean that a server has the spans: the SDK's processors
-        return True even if their exporter fails or drops spans, which it logs.
+        of ``timeout`` (5 s at most) is exported with the status ``flushed``; its scores go to a
+        span of their own, events and metrics. True does not mean that a server has the spans: the
+        SDK's processors return True even if their exporter fails or drops spans, which it logs.
         """
         return self._pipeline.flush(timeout)
 

@@ -9,11 +9,9 @@ from rag_eval_otel import semconv
 from rag_eval_otel.export.attributes import exportable_attributes
 from rag_eval_otel.judge.limits import Attempt, status_of
 from rag_eval_otel.judge.usage import Meter
-from rag_eval_otel.live.langchain_spans import messages_json
+from rag_eval_otel.live.langchain_spans import PROVIDERS, messages_json
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.types import Replies
-
-_STANDARD = {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai"}
 
 
 def write_judge_span(
@@ -36,18 +34,18 @@ def write_judge_span(
     said = [("assistant", str(text))] if shows and text else []
     attributes = {
         semconv.GEN_AI_OPERATION_NAME: "chat",
-        semconv.GEN_AI_PROVIDER_NAME: _STANDARD.get(str(provider), provider),
+        semconv.GEN_AI_PROVIDER_NAME: PROVIDERS.get(str(provider), (provider,))[0],
         semconv.GEN_AI_REQUEST_MODEL: meter.model,
-        "gen_ai.response.model": reply.model or None,
-        "gen_ai.response.finish_reasons": (finish,) if finish else None,
+        semconv.GEN_AI_RESPONSE_MODEL: reply.model or None,
+        semconv.GEN_AI_FINISH_REASONS: (finish,) if finish else None,
         semconv.GEN_AI_USAGE_INPUT_TOKENS: reply.usage.prompt_tokens or None,
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: reply.usage.completion_tokens or None,
         semconv.EVALUATION_COST: cost,
         semconv.EVALUATION_CURRENCY: None if cost is None else prices.currency,
         semconv.ERROR_TYPE: None if outcome == "ok" else outcome,
         semconv.HTTP_STATUS: None if error is None else status_of(error),
-        "gen_ai.input.messages": messages_json(asked),
-        "gen_ai.output.messages": messages_json(said),
+        semconv.GEN_AI_INPUT_MESSAGES: messages_json(asked),
+        semconv.GEN_AI_OUTPUT_MESSAGES: messages_json(said),
     }
     context = trace.set_span_in_context(trace.NonRecordingSpan(parent), Context())
     name, kind = f"chat {meter.model}", trace.SpanKind.CLIENT

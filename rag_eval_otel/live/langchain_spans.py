@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     Attributes = dict[str, AttributeValue | None]
 
 _TYPES: Final = frozenset({"LangGraph", "StateGraph", "CompiledStateGraph", "Pregel"})
-# LangChain's names of providers: GenAI's, OpenInference's, and its name of the models' maker.
-_PROVIDERS: Final[Mapping[str, tuple[str, str, str]]] = {
+# Other names of providers: GenAI's, OpenInference's, and its name of the models' maker.
+PROVIDERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "amazon_bedrock": ("aws.bedrock", "aws", "amazon"),
     "azure": ("azure.ai.openai", "azure", "openai"),
+    "google": ("gcp.gemini", "google", "vertexai"),
     "google_genai": ("gcp.gemini", "google", "vertexai"),
     "google_vertexai": ("gcp.vertex_ai", "google", "vertexai"),
     "ibm": ("ibm.watsonx.ai", "ibm", "ibm"),
@@ -168,9 +169,9 @@ def _call_id(run: Run) -> str | None:
 
 
 def _provider(run: Run) -> tuple[str, str | None, str]:
-    """Return the names of the provider, see `_PROVIDERS`; many have one name everywhere."""
+    """Return the names of the provider, see `PROVIDERS`; many have one name everywhere."""
     raw = _text(run.metadata.get("ls_provider"))
-    return _PROVIDERS.get(raw or "", (raw or "unknown", raw, raw or "unknown"))
+    return PROVIDERS.get(raw or "", (raw or "unknown", raw, raw or "unknown"))
 
 
 def _request(run: Run) -> Attributes:
@@ -194,9 +195,9 @@ def _described(run: Run, operation: str | None, *, agent: str | None) -> Attribu
         read, written = run.tokens or (None, None)
         return {
             semconv.GEN_AI_PROVIDER_NAME: _provider(run)[0],
-            "gen_ai.response.model": run.model,
+            semconv.GEN_AI_RESPONSE_MODEL: run.model,
             semconv.GEN_AI_RESPONSE_ID: provider_id(run.response_id),
-            "gen_ai.response.finish_reasons": None if run.finish is None else [run.finish],
+            semconv.GEN_AI_FINISH_REASONS: None if run.finish is None else [run.finish],
             semconv.GEN_AI_USAGE_INPUT_TOKENS: read,
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: written,
             "gen_ai.usage.cache_read.input_tokens": run.details.get("cache_read"),
@@ -255,8 +256,8 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
         shown = messages or ([_message("user", asked, (), clean=clean)] if asked else [])
         replies = [_message("assistant", told or "", calls, clean=clean)]
         attributes = {
-            "gen_ai.input.messages": _json(shown) if shown else None,
-            "gen_ai.output.messages": _json(replies) if replies[0]["parts"] else None,
+            semconv.GEN_AI_INPUT_MESSAGES: _json(shown) if shown else None,
+            semconv.GEN_AI_OUTPUT_MESSAGES: _json(replies) if replies[0]["parts"] else None,
         }
     pairs = [
         (each["role"], "".join(str(p.get("content", p.get("response", ""))) for p in each["parts"]))

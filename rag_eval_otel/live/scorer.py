@@ -60,7 +60,11 @@ if TYPE_CHECKING:
 
 _COMMON: Final = re.compile(r"Runnable|haystack\.pipeline")  # names of all chains of a framework
 _MOST_NAMES, _NAME_LENGTH = 1000, 200  # that are remembered; characters
-_GENAI_MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
+_GENAI_MODELS: Final = (
+    semconv.GEN_AI_RESPONSE_MODEL,
+    semconv.GEN_AI_REQUEST_MODEL,
+    "llm.model_name",
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
