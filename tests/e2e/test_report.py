@@ -36,7 +36,7 @@ def page(tmp_path: Path) -> Path:
         )
         for i, value in enumerate(falling(3000, at=2200))
     ]
-    page_of(jsonl(tmp_path / "scores.jsonl", rows), "--explanations")
+    page_of(jsonl(tmp_path / "scores.jsonl", rows), "--texts", "on")
     return tmp_path / "page.html"
 
 

@@ -176,7 +176,7 @@ def test_exported_turns_are_read(form: Any, tmp_path: Path) -> None:
         found = {(s.name, s.value, s.label, s.version) for s in rows[0].scores}
         assert found == {(s.name, s.value, s.label, s.version) for s in first.scores}
         assert (rows[0].evaluation.judge, rows[0].stored["label"]) == (first.judge, first.label)
-    assert page_of(path).count("<h3>Time line</h3>") == len(names)
+    assert page_of(path).count("<summary>Time line: 12 scores") == len(names)
 
 
 def test_late_scores_are_read_as_those_of_the_turn(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_a_signal_ends_the_worker(backend: OtlpReceiver, number: int, ignored: s
     """The turn under way is scored, and the totals are printed."""
     status, log = end_of(backend, number, ignored=ignored)
     assert status == 0, log
-    assert "spans: 3 sent" in log
-    assert "turns: 1 scored" in log
+    assert "spans: 3 in, 3 sent\n" in log
+    assert "turns: 1 scored, 0 refused, 0 failed\n" in log
     assert len(backend.spans()) == 3
 
 
