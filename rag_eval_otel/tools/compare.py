@@ -20,7 +20,7 @@ import numpy as np
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.rows import Row
-from rag_eval_otel.tools.scores import read_scores
+from rag_eval_otel.tools.scores import MOST_SCORES, read_scores
 from rag_eval_otel.tools.stats import (
     MetricSummary,
     Range,
@@ -83,7 +83,7 @@ class ScoredRun:
 
 def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> ScoredRun:
     run = ScoredRun(name=str(path), texts=texts)
-    for record in read_scores(path, metric=metric):
+    for record in read_scores(path, metric=metric, most=MOST_SCORES):
         if isinstance(record, Row):
             run.add(record, record.question_id)
     return run

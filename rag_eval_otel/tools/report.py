@@ -32,7 +32,7 @@ from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, Texts
 from rag_eval_otel.tools.drawing import Curve, Unit, Upright, place_name
 from rag_eval_otel.tools.read import write_whole
 from rag_eval_otel.tools.rows import CAUSES, VERDICT, Row, ScoreRecord, is_offline, unit_value
-from rag_eval_otel.tools.scores import read_scores
+from rag_eval_otel.tools.scores import MOST_SCORES, read_scores
 from rag_eval_otel.tools.stats import (
     Numbers,
     Range,
@@ -247,12 +247,11 @@ def lines_of(series: Series) -> list[Line]:
 
 
 class DriftMark(NamedTuple):
-    """A drift alarm with its ``onset``. It was raised ``again`` so often."""
+    """A drift alarm with its ``onset``."""
 
     alarm: Alarm
     at: float
     onset: float
-    again: int = 0
 
 
 class VersionDrift(NamedTuple):
@@ -271,9 +270,7 @@ def find_drift(line: Line) -> VersionDrift:
     marks: list[DriftMark] = []
     for alarm in alarms_in(line.units[used].tolist(), learn=learn):
         at, onset = float(line.at[used[alarm.index]]), float(line.at[used[alarm.onset]])
-        if marks and marks[-1].alarm.direction == alarm.direction:
-            marks[-1] = marks[-1]._replace(again=marks[-1].again + 1)
-        else:
+        if not marks or marks[-1].alarm.direction != alarm.direction:
             marks.append(DriftMark(alarm, at, onset))
     return VersionDrift(marks, len(used), learn, outside=len(line.units) - len(used))
 
@@ -354,11 +351,9 @@ class Shown:
 
 
 def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str:  # frozen
-    metrics = [
-        _section(series, anchor=f"m{i}", shown=shown)
-        for i, series in enumerate(scores.series.values())
-    ]
-    metrics.sort(key=_trouble)
+    series = enumerate(scores.series.values())
+    sections = (_section(each, anchor=f"m{i}", shown=shown) for i, each in series)
+    metrics = sorted(sections, key=_trouble)
     return _render(
         "scores.html",
         title=f"Scores of {name}",
@@ -387,8 +382,7 @@ def _headline(scores: FileScores, metrics: Sequence[Mapping[str, Any]]) -> list[
         for metric in metrics
         for mark in metric["marks"][-1:]
     ]
-    more = [f"{len(changes) - _CHANGES} more changes"] if len(changes) > _CHANGES else []
-    parts = [*changes[:_CHANGES], *more]
+    parts = changes[:_CHANGES]
     if labelled := scores.labels.total():
         share = percent(scores.labels["pass"], labelled)
         parts.append(f"{share} of {labelled:,} turns pass")
@@ -551,8 +545,6 @@ def run(options: argparse.Namespace) -> int:
     if (page := options.output) is not None:
         if page.suffix.lower() not in {".html", ".htm"}:
             raise ConfigError(f"--output {page} must end in .html")
-        if page.is_dir():
-            raise ConfigError(f"--output {page} is a folder; name a file")
         require_another_file(page, *filter(None, (options.file, options.other)), option="--output")
     if options.other is not None:
         return _compare(options)
@@ -563,7 +555,7 @@ def run(options: argparse.Namespace) -> int:
         texts=options.texts or ("on" if has_content else "off"),
         trace_url=options.trace_url,
     )
-    records = read_scores(options.file, metric=options.metric)
+    records = read_scores(options.file, metric=options.metric, most=MOST_SCORES)
     scores = collect_scores(records, worst=options.worst)
     sys.stdout.write(f"{options.file}: {scores.turns} turns, {len(scores.series)} metrics\n")
     sys.stdout.write(f"{scores}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,19 +34,30 @@ from rag_eval_otel.types import ErrorReason, Evaluation, Passage, Sample, Sampli
 T = TypeVar("T")
 
 
-def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecord]:
+MOST_SCORES: Final = 500_000
+"""The highest number of scores for a page or a comparison, which keep all in memory."""
+
+
+def read_scores(
+    path: Path, *, metric: str | None = None, most: float = math.inf
+) -> Iterator[ScoreRecord]:
     """Yield the scores and the unscored turns in the file ``path``, OTLP JSON or a table.
 
     ``metric`` selects the scores of one metric; in a table, it may be the name of any column.
-    Raises `ConfigError` if the file cannot be read or, at the end, if it had no scores.
+    Raises `ConfigError` if the file cannot be read, has more than ``most`` scores, or has none.
     """
     columns: dict[str, None] = {}
-    turns, is_empty = _Turns(), True
+    turns, count = _Turns(), 0
     is_json = path.suffix.lower() == ".json"
     messages: Iterable[Any] = (
         read_messages(path) if is_json else (cells for _, cells in source_of(path).rows())
     )
     for message in messages:
+        if count > most:
+            msg = (
+                f"{path} has more than {most:,} scores; choose one metric by --metric, or split it"
+            )
+            raise ConfigError(msg)
         columns.update(dict.fromkeys(map(str, message)))
         try:
             records: Iterator[ScoreRecord] = (
@@ -54,13 +66,13 @@ def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecor
                 else _table_row(message, turns.number(), metric=metric)
             )
             for record in records:
-                is_empty = is_empty and not isinstance(record, Row)
+                count += len(record.scores) if isinstance(record, Row) else 0
                 yield record
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: is not OTLP JSON: {error!r}") from error
-    if is_empty:
+    if not count:
         raise ConfigError(
             f"{path} has no scores{f' of {metric}' if metric else ''}; use score, scores, or a"
             f" column named by --metric. Found: {', '.join(columns) or 'nothing'}"
@@ -155,6 +167,9 @@ def metric_cells(cells: Message, name: str) -> Message:
     scores = cells.get("scores")
     if isinstance(scores, Mapping):
         score = scores.get(name)
+        if isinstance(score, Mapping) and score.keys().isdisjoint({"value", "status"}):
+            msg = f"a score of {name} has neither value nor status: another version wrote the file"
+            raise ConfigError(msg)
         return score if isinstance(score, Mapping) else {"value": score}
     if "score" in cells:  # a label beside a plain score is often the label of a human
         return {**cells, "value": cells["score"], "label": None}

@@ -40,16 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        return _failed("interrupted", status=INTERRUPTED)
+        say("interrupted")
+        return INTERRUPTED
     except RagEvalError as error:
-        return _failed(error, status=2)
+        say(str(error))
+        return 2
     except OSError as error:  # a file that cannot be read, also one of this package
-        return _failed(error, status=1)
-    return status
-
-
-def _failed(error: object, *, status: int) -> int:
-    say(str(error))
+        say(str(error))
+        return 1
     return status
 
 

@@ -134,9 +134,8 @@ threshold that fits the labels best. FILE is .jsonl, .csv or .parquet, each row 
   what `rag-eval-otel evaluate --output` wrote, with <metric>.human or human added
 
 With --built-in, a judge is asked about 84 cases with known verdicts, in six languages, with the
-real prompts: numbers, negations, half-supported and over-long answers, refusals, contexts without
-content, injected instructions. The command prints how often it is right in each task, in the short
-form (set default) and as the sources define the metrics (set dual), and where it is weak.
+real prompts. The command prints how often it is right in each task, in the short form (set default)
+and as the sources define the metrics (set dual), and where it is weak.
 
 Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of a task, 2 misuse.
 """
