@@ -38,15 +38,6 @@ def test_a_file_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "header.csv has no rows" in capsys.readouterr().err
 
 
-def test_a_file_is_evaluated_offline(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With no more than a file: the default metrics, the offline judge, a table."""
-    assert main(["evaluate", str(data)]) == 0
-    out = capsys.readouterr()
-    assert out.out.startswith("40 rows, 0 with errors; judge lexical")
-    assert "faithfulness" in out.out
-    assert not out.err
-
-
 def test_no_text_controls_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,13 @@ def test_a_signal_ends_the_worker(backend: OtlpReceiver, number: int, ignored: s
     assert len(backend.spans()) == 3
 
 
+def test_totals_have_reasons() -> None:
+    """Turns by what became of them, with the reasons of those without scores."""
+    turns = {"scored": 3, "skipped no_answer": 2, "error timeout": 1, "dropped overload": 1}
+    told = [command._counted(turns, name, of) for name, of in command._OUTCOMES.items()]  # noqa: SLF001
+    assert told == ["3 scored", "2 refused (2 no_answer)", "2 failed (1 timeout, 1 overload)"]
+
+
 def test_spans_that_were_lost_are_said_by_the_exit_status(backend: OtlpReceiver) -> None:
     """The backend refuses them for good."""
     backend.fail_next(9, status=400)

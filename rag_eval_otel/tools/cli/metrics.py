@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         line = f"{mark} {each.name:<{width}}  {_sentence(each)}"
         by_needs[", ".join(sorted(each.needs)) or "nothing"].append(line)
     lines = ["* in the set default, which is measured unless --metrics names others"]
-    for needs, members in sorted(by_needs.items(), key=lambda item: item[0].count(",")):
+    for needs, members in sorted(by_needs.items(), key=lambda item: max(item[1]) < "*"):
         lines += ["", f"needs {needs}:", *members]
     lines += ["", "sets:", *(f"  {name:<{width}}  {', '.join(of)}" for name, of in sets.items())]
     print_result(options, rows, "\n".join(lines))
