@@ -1,6 +1,6 @@
 """A tour of the metrics on three rows. Runs offline: no key, no network, no model.
 
-`rag-eval-otel evaluate --list-metrics` lists all metrics with their inputs and costs.
+`rag-eval-otel metrics` lists all metrics with their inputs.
 """
 
 from rag_eval_otel import HashingEmbedder, LexicalJudge, Sample

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 COMMANDS = (
     "rag-eval-otel demo",
     "rag-eval-otel doctor",
-    "rag-eval-otel evaluate --list-metrics",
+    "rag-eval-otel metrics",
     "rag-eval-otel evaluate examples/answers.jsonl --metrics online --output scores.csv",
     "rag-eval-otel evaluate examples/answers.jsonl --fail-under faithfulness=0.6",
     "rag-eval-otel calibrate --built-in --bound 0.5",

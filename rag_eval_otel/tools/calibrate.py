@@ -25,15 +25,7 @@ from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.metrics.base import Direction
-from rag_eval_otel.tools.cli.options import (
-    AS_JSON,
-    FLAG,
-    Options,
-    add_all,
-    count_up_to,
-    print_result,
-    say,
-)
+from rag_eval_otel.tools.cli.options import print_result, say
 from rag_eval_otel.tools.read import source_of, write_whole
 from rag_eval_otel.tools.rows import number, score_from_cells
 from rag_eval_otel.tools.scores import metric_cells, metric_names
@@ -618,44 +610,6 @@ _HEAD = """\
 _BOUND = 0.8
 _OF_JUDGE = ("judge", "concurrency")
 
-DESCRIPTION = """\
-Compares the scores of a metric with human labels: agreement, the errors of its pass and fail, the
-threshold that fits the labels best. FILE is .jsonl, .csv or .parquet, each row one of
-
-  {"score": 0.8, "label": "pass"}
-  {"scores": {"faithfulness": 0.8}, "labels": {"faithfulness": 1}}
-  {"faithfulness": 0.8, "faithfulness.human": 1}
-  what `rag-eval-otel evaluate --output` wrote, with <metric>.human or human added
-
-With --built-in, a judge is asked about 84 cases with known verdicts, in six languages, with the
-real prompts: numbers, negations, half-supported and over-long answers, refusals, contexts without
-content, injected instructions. The command prints how often it is right in each task, in the short
-form (set default) and as the sources define the metrics (set dual), and where it is weak.
-
-Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of a task, 2 misuse.
-"""
-
-
-_OPTIONS: Options = {
-    "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
-    "--metric NAME": ("only this metric", {}),
-    "--threshold": ("lowest score that passes (default: the metric's own)", {"type": float}),
-    "--label-threshold": ("lowest label that passes, if labels are on a scale", {"type": float}),
-    "--write FILE.toml": ("write the thresholds that fit, for --thresholds", {"type": Path}),
-    **AS_JSON,
-}
-_JUDGE_OPTIONS: Options = {
-    "--built-in": ("compare a judge with known verdicts; without FILE", FLAG),
-    "--judge": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
-    "--bound SHARE": (f"lowest share of right replies (default: {_BOUND})", {"type": float}),
-    "--concurrency": ("cases at once (default: 16)", {"type": count_up_to()}),
-}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_all(parser, _OPTIONS)
-    add_all(parser.add_argument_group("checking a judge on built-in cases"), _JUDGE_OPTIONS)
-
 
 def run(options: argparse.Namespace) -> int:
     _check_usage(options)
@@ -674,8 +628,8 @@ def run(options: argparse.Namespace) -> int:
     ]
     results = [calibration.to_dict() for calibration in calibrations]
     print_result(options, results, "\n\n".join(map(repr, calibrations)))
-    if options.write is not None:
-        _write(options.write, calibrations)
+    if options.output is not None:
+        _write(options.output, calibrations)
     return 0
 
 

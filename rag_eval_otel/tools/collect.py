@@ -22,7 +22,7 @@ from rag_eval_otel.capture.sample import Outcome, RecentTurns, extract, steps_in
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import MAX_TEXT_CHARS, Config
-from rag_eval_otel.environment import first_set, switch
+from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import Measurement, definition_of
 from rag_eval_otel.export.backends.annotation import (
@@ -38,15 +38,7 @@ from rag_eval_otel.export.backends.delivery import Outcome as SendOutcome
 from rag_eval_otel.judge.usage import scope
 from rag_eval_otel.live.scorer import sampling_point
 from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.tools.cli.options import (
-    PERIOD,
-    Options,
-    add_all,
-    check_period,
-    constant,
-    require_another_file,
-    say,
-)
+from rag_eval_otel.tools.cli.options import check_period, require_another_file, say
 from rag_eval_otel.tools.otlp import (
     LONGEST,
     Message,
@@ -596,33 +588,6 @@ def open_source(text: str, since: datetime | None, until: datetime | None) -> So
     return _KINDS[key](name, since, until)
 
 
-DESCRIPTION = """\
-Reads the traces in SOURCE... and writes question, contexts and answer of each RAG turn to OUTPUT,
-as `rag-eval-otel evaluate OUTPUT` reads them. SOURCE is what the file exporter of an OpenTelemetry
-Collector wrote (OTLP JSON of spans and log records, also compressed by gzip; the spans of a trace
-may be in several files), or phoenix:PROJECT, mlflow:EXPERIMENT or langfuse, as for `backfill`.
-Turns are read by the code that reads live traces; a turn that cannot be reconstructed with
-certainty is skipped and counted with its reason.
-
-Exit status: 0 written, 1 no sample was found, 2 misuse.
-"""
-
-
-_OPTIONS: Options = {
-    "sources SOURCE": ("files, or a backend", {"nargs": "+"}),
-    **PERIOD,
-    "-o --output OUTPUT": (".jsonl", {"type": Path, "required": True}),
-    "--failed": ("only turns with the label fail", constant("fail", default="any", dest="label")),
-    "--share SHARE": ("a random share of the traces (default: 1)", {"type": float, "default": 1.0}),
-    "--contexts-from-prompt on|off": (
-        "if a trace has no retrieval (default: off)",
-        {"type": switch},
-    ),
-    "--value-limit N": ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT of the application", {"type": int}),
-}
-add_options = partial(add_all, options=_OPTIONS)
-
-
 def run(options: argparse.Namespace) -> int:
     check_output(options.output)
     if options.output.suffix.lower() not in {".jsonl", ".ndjson"}:
@@ -636,10 +601,10 @@ def run(options: argparse.Namespace) -> int:
     selection = Selection(
         contexts_from_prompt=config.contexts_from_prompt,
         max_text_chars=config.max_text_chars,
-        share=options.share,
+        share=options.sample_rate,
         since=options.since,
         until=options.until,
-        label=options.label,
+        label="fail" if options.failed else "any",
         value_limit=options.value_limit,
     )
     counts = Collected()

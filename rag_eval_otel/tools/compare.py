@@ -20,7 +20,7 @@ import numpy as np
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.rows import Row
-from rag_eval_otel.tools.scores import read_scores
+from rag_eval_otel.tools.scores import MOST_SCORES, read_scores
 from rag_eval_otel.tools.stats import (
     MetricSummary,
     Range,
@@ -83,7 +83,7 @@ class ScoredRun:
 
 def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> ScoredRun:
     run = ScoredRun(name=str(path), texts=texts)
-    for record in read_scores(path, metric=metric):
+    for record in read_scores(path, metric=metric, most=MOST_SCORES):
         if isinstance(record, Row):
             run.add(record, record.question_id)
     return run
@@ -242,6 +242,15 @@ class MetricChange:
             *(passes(side.passed, side.labelled) for side in (self.a, self.b)),
         )
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval of the difference is without 0."""
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
+
+    def gain(self) -> float:
+        """Return the mean difference, positive for the better."""
+        return (self.mean or 0.0) * (-1 if direction_named(self.name) == "low" else 1)
+
     def turns(self) -> list[tuple[str, Sequence[Turn]]]:
         """Return the turns that got worse, and those that got better, each with a title."""
         sides = (("turns that got worse", self.worse), ("turns that got better", self.better))
@@ -372,21 +381,22 @@ def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricCh
         b=tallies[1].summary(pairs.name),
         differences=pairs.differences,
         values=(list(tallies[0].values), list(tallies[1].values)),
-        remarks=tuple(_remarks(pairs)),
+        remarks=tuple(_remarks(pairs, "A", "B")),
         worse=[_turn(b, a) for _, b, a in worse[:turns]],
         better=[_turn(b, a) for _, b, a in better[:turns]],
     )
 
 
-def _remarks(pairs: Pairs) -> Iterator[str]:
+def _remarks(pairs: Pairs, a: str, b: str) -> Iterator[str]:
+    """Say which scores are not compared, or not alike, in the runs that are called ``a``, ``b``."""
     if pairs.only_b or pairs.only_a:
-        yield f"rows only in A: {pairs.only_a}, only in B: {pairs.only_b}"
+        yield f"rows only in {a}: {pairs.only_a}, only in {b}: {pairs.only_b}"
     if pairs.lost or pairs.gained:
-        yield f"rows with a score only in A: {pairs.lost}, only in B: {pairs.gained}"
+        yield f"rows with a score only in {a}: {pairs.lost}, only in {b}: {pairs.gained}"
     changes = pairs.changes()
     versions = [{a.score.version for *_, a in changes}, {b.score.version for _, b, _ in changes}]
     if versions[0] != versions[1]:
-        yield "A and B were measured in different ways: " + " and ".join(
+        yield f"{a} and {b} were measured in different ways: " + " and ".join(
             ", ".join(sorted(version or "no version" for version in side)) for side in versions
         )
 
@@ -620,12 +630,13 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool 
     share = level * (1 - _LOST)
     confidence = 1 - 2 * share
     differences, ends = pairs.differences, pairs.interval(confidence)
-    differing = sum(difference != 0 for difference in differences)
+    lower, higher = (sum(sign * each > 0 for each in differences) for sign in (-1, 1))
     is_beyond = ends is not None and (ends[0] > drop if is_low else ends[1] < -drop)
-    is_worse = is_beyond and 0.5**differing <= share
+    is_worse = is_beyond and 0.5 ** (lower + higher) <= share
     changed = pairs.lost + pairs.gained
     by_chance = require("scipy.special").bdtrc(pairs.lost - 1, changed, 0.5)  # that many or more
     is_lost = float(by_chance) <= level * _LOST
+    remarks = _remarks(pairs, "the baseline", "this run")
     tolerated = f" by more than {drop:g}" if drop else ""
     return Verdict(
         condition=f"{pairs.name} no worse{tolerated}",
@@ -636,21 +647,5 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool 
         interval=ends,
         confidence=confidence,
         rows=len(differences),
-        why=tuple(_reasons(pairs)),
+        why=(f"lower in {_rows(lower)}, higher in {higher}", *remarks),
     )
-
-
-def _reasons(pairs: Pairs) -> Iterator[str]:
-    differences = pairs.differences
-    lower, higher = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
-    yield f"lower in {_rows(lower)}, higher in {higher}"
-    if pairs.lost or pairs.gained:
-        yield (
-            f"{_rows(pairs.lost)} without a score that the baseline has, and {pairs.gained} the"
-            " other way"
-        )
-    if pairs.only_b or pairs.only_a:
-        yield (
-            f"{_rows(pairs.only_b)} of this run not in the baseline, and {pairs.only_a} of"
-            " the baseline not in this run: not counted"
-        )

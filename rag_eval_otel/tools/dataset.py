@@ -41,26 +41,12 @@ from rag_eval_otel.evaluation import (
 from rag_eval_otel.judge.budget import Budget as RunBudget
 from rag_eval_otel.judge.wire import clipped
 from rag_eval_otel.log import log
-from rag_eval_otel.metrics import (
-    MetricFunction,
-    metric_names,
-    resolve_metrics,
-    scale_of,
-    with_thresholds,
-)
+from rag_eval_otel.metrics import MetricFunction, resolve_metrics, scale_of, with_thresholds
 from rag_eval_otel.metrics.base import Direction, Metric, direction_of, label_of
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.runtime.guard import require, silence
 from rag_eval_otel.tools.cli.options import (
-    AS_JSON,
-    FLAG,
     INTERRUPTED,
-    VERSIONS,
-    Options,
-    add_all,
-    add_scoring_options,
-    chosen,
-    count_up_to,
     measurement_for,
     print_result,
     require_another_file,
@@ -79,7 +65,7 @@ from rag_eval_otel.tools.compare import (
 )
 from rag_eval_otel.tools.read import Dataset, check_needs, check_output, open_dataset, writing
 from rag_eval_otel.tools.rows import TEXTS, Row, digest, flat_columns
-from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals, aligned
+from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals
 from rag_eval_otel.types import Evaluation, Sample, Score, Usage
 from rag_eval_otel.untrusted import visible
 
@@ -586,73 +572,11 @@ def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
         sys.stderr.write("\n")
 
 
-def _pairs(text: str) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    if not all(column for _, _, column in pairs):
-        raise argparse.ArgumentTypeError(f"must be FIELD=COLUMN,..., not {text!r}")
-    return {field: column for field, _, column in pairs}
-
-
-_PATH: Mapping[str, Any] = {"type": Path}
-_COUNT: Mapping[str, Any] = {"type": count_up_to()}
-_SHARE: Mapping[str, Any] = {"type": float}
-_MANY: Mapping[str, Any] = {"action": "append", "default": []}
-_FILE: Options = {
-    "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
-    "--list-metrics": ("list the metrics, also of other packages: name, needs, range", FLAG),
-}
-_OPTIONS: Options = {
-    "--repairs N": ("repeats after an unusable reply (default: 1)", {**_COUNT, "default": 1}),
-    "--columns FIELD=COLUMN,...": ("as in question=prompt,answer=output", {"type": _pairs}),
-    "--limit N": ("evaluate the first N rows only", _COUNT),
-    "--output FILE": ("write the scores of each row: .jsonl or .csv", _PATH),
-    "--with-texts": (
-        "write texts, too (default: on)",
-        chosen("on", "off", default="on"),
-    ),
-    "--cache FILE": ("cache of scores (default: OUTPUT.cache, deleted at the end)", _PATH),
-    "--max-requests N": ("send at most N judge requests", _COUNT),
-    "--max-tokens N": ("send no judge request after N tokens", _COUNT),
-    "--progress": ("on stderr (default: auto, on a terminal)", chosen(*_WHEN, default="auto")),
-    "--raise-on-failure": ("stop at the first row with an error instead of a score", FLAG),
-    "--fail-under METRIC=MEAN": ("exit with 3 if the mean is lower; repeatable", _MANY),
-    "--fail-over METRIC=MEAN": ("the same for a mean that is higher, where high is bad", _MANY),
-    "--fail-under-pass-rate SHARE": ("exit with 3 if fewer rows have the label pass", _SHARE),
-    "--baseline FILE": ("scores of an earlier run over the same questions", _PATH),
-    "--no-worse METRIC[=DROP]": ("exit with 3 if it fell by more than DROP and chance", _MANY),
-    "--level SHARE": (f"share of false alarms of --no-worse (default: {LEVEL})", _SHARE),
-    **VERSIONS,
-    **AS_JSON,
-}
-
-
-DESCRIPTION = """\
-Scores every row of FILE (.jsonl, .csv or .parquet) and prints a summary. Columns of ragas,
-LlamaIndex and Haystack are recognised. Memory grows by 8 bytes a score.
-
-Scores are cached on disk as each row ends. After an interrupt or a kill, run the same command
-again: it asks only for scores that are missing, and writes the complete output.
-
-Exit status: 0 every row was scored, and the gate passed; 1 a row has an error instead of a score,
-or no metric could use the judge's replies on a row; 2 misuse; 3 the gate failed: a condition is not
-met; 130 interrupted.
-"""
 _GATE_FAILED = 3
 _SENTENCES, _LINE = 5, 200  # unsupported sentences that are printed, and their characters
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_all(parser, _FILE)
-    add_scoring_options(parser)
-    add_all(parser, _OPTIONS)
-
-
 def run(options: argparse.Namespace) -> int:
-    if options.list_metrics:
-        _list_metrics(options)
-        return 0
-    if options.file is None:
-        raise ConfigError("name the FILE to evaluate, or --list-metrics")
     cache = options.cache
     if cache is None and options.output is not None:
         cache = options.output.with_name(f"{options.output.name}.cache")
@@ -668,9 +592,9 @@ def run(options: argparse.Namespace) -> int:
         with ExitStack() as stack:
             sinks: list[Callable[[Row], object]] = [] if check is None else [check.add]
             sentences = list[str]()
-            sinks += [partial(_note_unsupported, sentences)] if options.with_texts == "on" else []
+            sinks += [partial(_note_unsupported, sentences)] if options.texts == "on" else []
             if options.output is not None:
-                texts = TEXTS if options.with_texts == "on" else ()
+                texts = TEXTS if options.texts == "on" else ()
                 further = (*texts, *dataset.origin)
                 add = writing(options.output, scoring.names, further=further)
                 sinks.append(stack.enter_context(add))
@@ -690,16 +614,6 @@ def run(options: argparse.Namespace) -> int:
     if not is_complete:
         return 1
     return 0 if result is None or result.passed else _GATE_FAILED
-
-
-def _list_metrics(options: argparse.Namespace) -> None:
-    rows: list[dict[str, Any]] = []
-    for metric in (resolve_metrics([name])[0] for name in metric_names()):
-        low, high = scale_of(metric)
-        known = f"{low:g} to {high:g}" if math.isfinite(high - low) else ""
-        rows.append({"name": metric.name, "needs": sorted(metric.needs), "range": known})
-    cells = [(r["name"], ", ".join(r["needs"]), r["range"]) for r in rows]
-    print_result(options, rows, aligned([tuple(rows[0]), *cells], left=len(rows[0])))
 
 
 def _note_unsupported(sentences: list[str], row: Row) -> None:

@@ -10,7 +10,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,8 +31,8 @@ from rag_eval_otel.environment import Signal, first_set, otlp_endpoint, otlp_var
 from rag_eval_otel.judge.lexical import STOP, terms
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.providers import Providers, exporters
-from rag_eval_otel.tools.cli.options import Options, add_all
 from rag_eval_otel.tools.doctor import Answer, export_nothing, from_answers, otlp_endpoints
+from rag_eval_otel.tools.rows import CAUSES
 from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
@@ -129,17 +128,6 @@ def build_app(
     return chain.with_config(run_name="handbook")
 
 
-DESCRIPTION = """\
-Runs a LangChain RAG app over a small handbook with the callback installed, and prints the scores of
-its answers, failures first. Exports its traces to OTEL_EXPORTER_OTLP_ENDPOINT as well if that is
-set. Needs no key and no network.
-"""
-_OPTIONS: Options = {
-    "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
-}
-add_options = partial(add_all, options=_OPTIONS)
-
-
 def run(options: argparse.Namespace) -> int:
     has_colour = sys.stdout.isatty() and first_set(("NO_COLOR",)) is None
 
@@ -152,12 +140,6 @@ def run(options: argparse.Namespace) -> int:
 _SCORE_SECONDS = 120.0  # a judge over the network may be slow
 _TEST_SECONDS = 5.0  # the time limit of a test export
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
-_WHY = {
-    "unsupported": "no context supports what is marked",
-    "needless_refusal": "it declines, although the contexts have the answer",
-    "off_topic": "it does not answer the question",
-    "retrieval": "the contexts do not have the answer",
-}
 _LEXICAL = """\
 The judge is lexical: it compares words, offline and without a model. That is a rough signal, and
 no LLM judge. Next: rag-eval-otel demo --judge openai/MODEL"""
@@ -196,8 +178,8 @@ def _lines(turn: Turn, spans: Sequence[ReadableSpan]) -> Iterator[str]:
         answer = f"{answer[:start]}{_paint(f'[{answer[start:end]}]', 'fail')}{answer[end:]}"
     cause = _on(spans, semconv.EVALUATION_CAUSE)
     yield f"      {answer}"
-    if cause in _WHY:
-        yield f"      {cause}: {_WHY[cause]}"
+    if cause in CAUSES:
+        yield f"      {cause}: {CAUSES[cause]}"
     yield from _bars(spans)
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -46,7 +46,6 @@ from rag_eval_otel.judge.tasks import STATEMENTS
 from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.threads import Workers
-from rag_eval_otel.tools.cli.options import Options, add_all
 from rag_eval_otel.tools.rows import number
 
 if TYPE_CHECKING:
@@ -252,26 +251,6 @@ def versions() -> Mapping[str, str]:
     return found | {name: installed[name] for name in sorted(installed) if _OTHERS.fullmatch(name)}
 
 
-DESCRIPTION = """\
-Prints the installed versions, checks whether judge, embedder and OTLP endpoints answer, and says
-what to do about each problem. What a program captures, scores and skips, and why, it says itself
-when it ends:
-
-  RAG_EVAL_DOCTOR=1 python app.py
-
-Exit status: 0 no problem, 1 problems, 2 misuse.
-"""
-
-
-_OPTIONS: Options = {
-    "--timeout SECONDS": (
-        "limit of each check (default: 10)",
-        {"type": float, "default": 10.0},
-    )
-}
-add_options = partial(add_all, options=_OPTIONS)
-
-
 def run(options: argparse.Namespace) -> int:
     diagnosis = diagnose(os.environ, timeout=options.timeout)
     sys.stdout.write(f"{diagnosis}\n")
@@ -296,6 +275,7 @@ class Diagnosis:
         ours = [name for name in ("python", *OURS) if name in self.versions]
         others = [f"{name} {v}" for name, v in self.versions.items() if name not in ours]
         lines = [
+            f"interpreter {sys.executable}",
             "installed   " + ", ".join(f"{name} {self.versions[name]}" for name in ours),
             "beside it   " + (", ".join(others) or "no known instrumentation"),
             *(f"{r.part:<12}{r.name}: {r.text} ({r.seconds:.1f} s)" for r in self.replies),

@@ -15,7 +15,7 @@ from rag_eval_otel.tools.stats import Range
 
 WIDTH: Final = 720
 HEIGHT: Final = 240
-LEFT, RIGHT, TOP, BOTTOM = 56, 708, 22, 206  # of the area between the axes
+LEFT, RIGHT, TOP, BOTTOM = 56, 708, 36, 206  # of the area between the axes
 
 Unit = Literal["row", "time"]
 """What a horizontal axis counts: rows of a file, or seconds since the epoch."""
@@ -23,7 +23,7 @@ Unit = Literal["row", "time"]
 Place: TypeAlias = tuple[float, float]
 
 _BINS = 20
-_LABEL_WIDTH = 80  # of a label above an upright
+_LETTER = 7  # about the width of a letter in a label above an upright
 _TICKS = 6
 _DAY = 86_400.0
 _LAST = 253402300799.0  # the year 9999, the last that datetime can write
@@ -45,7 +45,7 @@ class Curve(NamedTuple):
 
 
 class Upright(NamedTuple):
-    """A vertical line with a label above it. Its ``kind`` is mean, onset, alarm or version."""
+    """A vertical line with a label above it. Its ``kind`` is the class of ``style.css``."""
 
     at: float
     kind: str
@@ -78,6 +78,10 @@ def ticks(low: float, high: float, *, most: int = _TICKS) -> list[float]:
 def place_name(value: float, unit: Unit) -> str:
     """Return ``value`` as text: "row 7", or the date and time in UTC, as ``unit`` says."""
     return f"row {value:,.0f}" if unit == "row" else f"{_utc(value):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def day_name(value: float, unit: Unit) -> str:
+    return place_name(value, unit) if unit == "row" else f"{_utc(value):%d %B %Y}".lstrip("0")
 
 
 def _utc(value: float) -> datetime:
@@ -119,15 +123,17 @@ def _frame(y: Axis, rows: Iterable[float], x: Axis, columns: Iterable[tuple[floa
 
 
 def _uprights(uprights: Iterable[Upright], x: Axis) -> str:
-    """Draw vertical lines. Where equal labels would overlap, only the first is written."""
-    parts, labels = [], dict[str, float]()
-    for upright in uprights:
-        at = x.place(upright.at)
+    """Draw vertical lines, with labels in two rows. Labels without room are left out."""
+    parts, ends = [], [-math.inf, -math.inf]
+    for upright in sorted(uprights):
+        at, width = x.place(upright.at), _LETTER * len(upright.label)
         parts.append(_shape("line", upright.kind, x1=at, x2=at, y1=TOP, y2=BOTTOM))
-        if upright.label and abs(at - labels.get(upright.label, -math.inf)) > _LABEL_WIDTH:
-            labels[upright.label] = at
-            anchor = "end" if at > (LEFT + RIGHT) / 2 else "start"
-            parts.append(_text(at, TOP - 7, upright.label, anchor=anchor, kind=upright.kind))
+        left, anchor = (at - width, "end") if at > (LEFT + RIGHT) / 2 else (at, "start")
+        row = next((number for number, end in enumerate(ends) if end < left), None)
+        if upright.label and row is not None:
+            ends[row] = left + width
+            y = TOP - 7 - 14 * row
+            parts.append(_text(at, y, upright.label, anchor=anchor, kind=upright.kind))
     return "".join(parts)
 
 
@@ -140,8 +146,15 @@ def bin_counts(values: Sequence[float], scale: Range) -> list[int]:
     return counts
 
 
-def histogram(values: Sequence[float], scale: Range, *, mean: float | None, title: str) -> Drawing:
-    """Draw the number of ``values`` in each bin of ``scale``, and a vertical line at ``mean``."""
+def histogram(
+    values: Sequence[float],
+    scale: Range,
+    *,
+    mean: float | None,
+    thresholds: Sequence[float] = (),
+    title: str,
+) -> Drawing:
+    """Draw the number of ``values`` in each bin of ``scale``, and the mean and thresholds."""
     counts = bin_counts(values, scale)
     edges = np.linspace(*scale, _BINS + 1).tolist()
     x, y = Axis(*scale, LEFT, RIGHT), Axis(0, max(1, *counts), BOTTOM, TOP)
@@ -154,12 +167,13 @@ def histogram(values: Sequence[float], scale: Range, *, mean: float | None, titl
             bars.append(_shape("rect", "bar", name, x=left, y=top, width=width, height=height))
     whole = [n for n in ticks(0, y.high, most=4) if n == int(n)]
     named = [(value, _number(value)) for value in ticks(*scale)]
-    lines = [] if mean is None else [Upright(mean, "mean", "mean")]
+    lines = [Upright(each, "threshold", f"threshold {_number(each)}") for each in thresholds]
+    lines += [] if mean is None else [Upright(mean, "mean", "mean")]
     most = int(np.argmax(counts))
     return Drawing(
         title=title,
         description=f"{sum(counts):,} scores; {counts[most]:,} of them {edges[most]:.3g} to"
-        f" {edges[most + 1]:.3g}",
+        f" {edges[most + 1]:.3g}" + "".join(f"; {line.label}" for line in lines),
         shapes=Markup(_frame(y, whole, x, named) + "".join(bars) + _uprights(lines, x)),  # noqa: S704
     )
 

@@ -12,11 +12,10 @@ import sys
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -28,37 +27,27 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools import drawing
-from rag_eval_otel.tools.cli.options import (
-    AS_JSON,
-    VERSIONS,
-    Options,
-    add_all,
-    chosen,
-    constant,
-    count_up_to,
-    print_result,
-    require_another_file,
-)
-from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, compare_files
+from rag_eval_otel.tools.cli.options import print_result, require_another_file
+from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, Texts, compare_files
 from rag_eval_otel.tools.drawing import Curve, Unit, Upright, place_name
 from rag_eval_otel.tools.read import write_whole
-from rag_eval_otel.tools.rows import VERDICT, Row, ScoreRecord, is_offline, unit_value
-from rag_eval_otel.tools.scores import read_scores
+from rag_eval_otel.tools.rows import CAUSES, VERDICT, Row, ScoreRecord, is_offline, unit_value
+from rag_eval_otel.tools.scores import MOST_SCORES, read_scores
 from rag_eval_otel.tools.stats import (
-    Estimate,
     Numbers,
     Range,
     Tally,
     alarms_in,
     direction_named,
-    estimate,
     interval,
     mean_of,
     number,
+    percent,
     scale_of,
     score_interval,
     signed,
     table,
+    weighted_mean,
 )
 from rag_eval_otel.types import Score
 
@@ -68,6 +57,9 @@ MAX_VERSIONS: Final = 12
 _TEXT = 2000  # characters of a question, an answer, a context or an explanation
 _CONTEXTS = 50  # contexts of a turn
 _POINTS = 240  # points of a running mean: a screen shows no more
+
+_CHANGES = 3  # drift alarms that the headline names
+VERBS: Final = {"down": "fell", "up": "rose", "spread": "scattered more widely"}
 
 _LARGEST = 1e12  # scores beyond this are not drawn to scale
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -79,13 +71,14 @@ Low: TypeAlias = tuple[Row, Score]
 
 
 class Point(NamedTuple):
-    """A score: row number, time, value, the value on [0, 1], and the version of the metric."""
+    """A score: row number, time, value, value on [0, 1], version, and turns it stands for."""
 
     row: int
     time: float
     value: float
     unit: float
     version: str
+    weight: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,12 +91,10 @@ class Series:
     points: list[Point] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     failed: Counter[tuple[str, str]] = field(default_factory=Counter)  # by status and reason
-    sampled: defaultdict[str, dict[str, tuple[float, float]]] = field(
-        default_factory=lambda: defaultdict(dict)
+    thresholds: Counter[float] = field(default_factory=Counter)
+    _lows: defaultdict[bool, list[tuple[float, int, Low]]] = field(
+        default_factory=lambda: defaultdict(list)
     )
-    """Scores and the probabilities of their turns, by version and turn, for `estimated`."""
-    _traces: dict[str, str] = field(default_factory=dict)
-    _lows: list[tuple[float, int, Low]] = field(default_factory=list)
 
     def add(self, row: Row, score: Score) -> None:
         self.tally.add(score)
@@ -111,48 +102,39 @@ class Series:
         if score.value is None or unit is None:
             self.failed[score.status, score.reason or ""] += 1
             return
+        if score.threshold is not None:
+            self.thresholds[score.threshold] += 1
         time = math.nan if row.time is None else row.time
-        self.points.append(Point(row.index, time, score.value, unit, score.version))
-        sampling, turn = row.evaluation.sampling, row.turn or row.place
-        probability = None if sampling is None else sampling.probability
-        if is_offline(score.version):
-            probability = 1.0
-        if probability is not None:
-            self.sampled[score.version].setdefault(turn, (unit, probability))
-            self._traces[turn] = row.trace or turn
-        add = heapq.heappush if len(self._lows) < self.worst else heapq.heappushpop
-        worth = -unit if direction_named(self.name) == "low" else unit
-        add(self._lows, (-worth, len(self.points), (row, score)))
+        sampling = row.evaluation.sampling
+        weight = math.nan if sampling is None else 1 / sampling.probability
+        self.points.append(Point(row.index, time, score.value, unit, score.version, weight))
+        lows = self._lows[row.verdict["outcome"] == "declined" and not self.is_low]
+        add = heapq.heappush if len(lows) < self.worst else heapq.heappushpop
+        add(lows, (unit if self.is_low else -unit, len(self.points), (row, score)))
+
+    @property
+    def is_low(self) -> bool:
+        """Whether low scores are good."""
+        return direction_named(self.name) == "low"
 
     @property
     def units(self) -> list[float]:
         return [point.unit for point in self.points]
 
-    def lowest(self) -> list[Low]:
-        """Return the worst scores with their rows; of equal scores, the latest comes first."""
-        return [low for *_, low in sorted(self._lows, key=lambda entry: entry[:2], reverse=True)]
+    def lowest(self, *, declined: bool) -> list[Low]:
+        """Return the worst scores of answers, or else of refusals; of equals, the latest first."""
+        lows = sorted(self._lows[declined], key=lambda entry: entry[:2], reverse=True)
+        return [low for *_, low in lows]
 
-    def estimated(self) -> Estimate | None:
-        """Estimate the mean of all turns if only a sample of them was judged, else return None.
-
-        If offline scores of all turns are in the file, they make the interval narrower.
-        """
-        judged = [version for version in self.sampled if not is_offline(version)]
-        if all(chance >= 1 for name in judged for _, chance in self.sampled[name].values()):
+    def estimated(self) -> tuple[float, Range | None] | None:
+        """Estimate the mean of all turns if turns had different probabilities to be judged."""
+        points = [point for point in self.points if not is_offline(point.version)]
+        weights = np.array([point.weight for point in points])
+        if len({point.version for point in points}) != 1 or np.isnan(weights).any():
             return None
-        if len(judged) > 1:
-            return Estimate(reason=f"scores of {len(judged)} versions: {', '.join(judged)}")
-        offline = [version for version in self.sampled if is_offline(version)]
-        scores = self.sampled[judged[0]]
-        others = self.sampled[offline[0]] if len(offline) == 1 else {}
-        turns = list(dict.fromkeys((*scores, *others)))
-        missing, traces = (math.nan, 1.0), dict[str, int]()
-        return estimate(
-            scores=np.array([scores.get(turn, missing)[0] for turn in turns]),
-            probabilities=np.array([scores.get(turn, missing)[1] for turn in turns]),
-            offline=np.array([others.get(turn, missing)[0] for turn in turns]),
-            clusters=np.array([traces.setdefault(self._traces[t], len(traces)) for t in turns]),
-        )
+        if weights.max() == weights.min():
+            return None
+        return weighted_mean(np.array([point.unit for point in points]), weights)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,6 +151,7 @@ class FileScores:
     """The number of turns whose spans were exported without scores, by evaluation status."""
     verdicts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """The number of turns by outcome, label and cause, of those with an outcome."""
+    labels: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Row) -> None:
         for score in row.scores:
@@ -181,6 +164,7 @@ class FileScores:
         self.turns = row.index + 1
         label, outcome, cause = (row.verdict[name] or "" for name in VERDICT)
         self.verdicts.update([(outcome, label, cause)] if outcome else [])
+        self.labels.update([label] if label else [])
         if row.evaluation.judge is not None:
             self.judges[row.evaluation.judge] = None
         if row.time is not None:
@@ -195,14 +179,8 @@ class FileScores:
         named = {" of ".join(filter(None, key[::-1])): s for key, s in self.series.items()}
         lines = [table(series.tally.summary(name) for name, series in named.items())]
         for name, series in named.items():
-            mean = series.estimated()
-            if mean is not None and mean.value is None:
-                lines.append(f"  {name}: no mean of all turns: {mean.reason}")
-            elif mean is not None:
-                lines.append(
-                    f"  {name}: mean of all turns {number(mean.value)} {interval(mean.interval)},"
-                    f" {mean.judged} of {mean.turns} turns judged ({mean.method})"
-                )
+            if mean := series.estimated():
+                lines.append(f"  {name}: mean of all turns {number(mean[0])} {interval(mean[1])}")
         return "\n".join(lines)
 
 
@@ -268,22 +246,19 @@ def lines_of(series: Series) -> list[Line]:
     return sorted(lines[:MAX_VERSIONS], key=lambda line: float(line.at[0]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftMark:
-    """A drift alarm with its ``onset``. It was raised ``again`` so often."""
+class DriftMark(NamedTuple):
+    """A drift alarm with its ``onset``."""
 
     alarm: Alarm
     at: float
     onset: float
-    again: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionDrift:
-    """The drift alarms in ``count`` scores of one version; ``outside`` others are not in [0, 1]."""
+class VersionDrift(NamedTuple):
+    """The drift alarms in the ``scores`` of a version; ``outside`` others are not in [0, 1]."""
 
-    marks: tuple[DriftMark, ...]
-    count: int
+    marks: Sequence[DriftMark]
+    scores: int
     learn: int
     outside: int
 
@@ -295,12 +270,9 @@ def find_drift(line: Line) -> VersionDrift:
     marks: list[DriftMark] = []
     for alarm in alarms_in(line.units[used].tolist(), learn=learn):
         at, onset = float(line.at[used[alarm.index]]), float(line.at[used[alarm.onset]])
-        if marks and marks[-1].alarm.direction == alarm.direction:
-            marks[-1] = replace(marks[-1], again=marks[-1].again + 1)
-        else:
-            marks.append(DriftMark(alarm=alarm, at=at, onset=onset))
-    outside = len(line.units) - len(used)
-    return VersionDrift(marks=tuple(marks), count=len(used), learn=learn, outside=outside)
+        if not marks or marks[-1].alarm.direction != alarm.direction:
+            marks.append(DriftMark(alarm, at, onset))
+    return VersionDrift(marks, len(used), learn, outside=len(line.units) - len(used))
 
 
 def axis_of(values: Iterable[float]) -> Range:
@@ -324,6 +296,7 @@ def _environment() -> Environment:
         "commas": "{:,}".format,
         "interval": interval,
         "number": number,
+        "percent": percent,
         "place_name": place_name,
         "signed": signed,
     }
@@ -336,7 +309,9 @@ def _environment() -> Environment:
             f"{name}_hash": b64encode(hashlib.sha256(content).digest()).decode(),
         }
     environment.globals |= {
+        "causes": CAUSES,
         "release": semconv.VERSION,
+        "verbs": VERBS,
         "width": drawing.WIDTH,
         "height": drawing.HEIGHT,
     }
@@ -350,14 +325,12 @@ def _render(template: str, **values: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Which texts the page shows of the turns with the lowest scores. All quote user data.
+    """Whether the page shows the texts of the worst turns, which are user data, and links them.
 
-    ``texts`` are question, contexts, answer and reference, ``explanations`` the judge's, with the
-    question. ``trace_url`` is the address of a trace, with ``{trace_id}`` and ``{span_id}``.
+    ``trace_url`` is the address of a trace, with ``{trace_id}`` and ``{span_id}``.
     """
 
-    texts: Literal["off", "on"] = "off"
-    explanations: Literal["off", "on"] = "off"
+    texts: Texts = "off"
     trace_url: str | None = None
 
     def __post_init__(self) -> None:
@@ -378,42 +351,64 @@ class Shown:
 
 
 def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str:  # frozen
+    series = enumerate(scores.series.values())
+    sections = (_section(each, anchor=f"m{i}", shown=shown) for i, each in series)
+    metrics = sorted(sections, key=_trouble)
     return _render(
         "scores.html",
         title=f"Scores of {name}",
+        headline=_headline(scores, metrics),
         name=name,
         scores=scores,
-        metrics=[
-            _section(series, anchor=f"m{i}", shown=shown)
-            for i, series in enumerate(scores.series.values())
-        ],
+        metrics=metrics,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cell:
-    """A table cell: the first ``most`` characters of a text, or a list of texts.
+def _trouble(metric: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return a key that is least for a metric in most trouble: drift, failures, errors, scores."""
+    summary, series = metric["summary"], metric["series"]
+    bad = "up" if series.is_low else "down"
+    has_drift = any(mark.alarm.direction == bad for mark in metric["marks"][-1:])
+    failing = 1 - summary.passed / summary.labelled if summary.labelled else 0
+    mean = mean_of(series.units) or 0.0
+    return (-has_drift, -failing, -summary.error, -mean if series.is_low else mean)
 
-    The table is sorted by ``value``. ``marks`` are the places of unsupported sentences.
-    """
+
+def _headline(scores: FileScores, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what drift alarms and labels say, in words: nothing that they do not show."""
+    changes = [
+        f"{metric['series'].name[:120]} {VERBS[mark.alarm.direction]}"
+        f" around {drawing.day_name(mark.onset, metric['unit'])}"
+        for metric in metrics
+        for mark in metric["marks"][-1:]
+    ]
+    parts = changes[:_CHANGES]
+    if labelled := scores.labels.total():
+        share = percent(scores.labels["pass"], labelled)
+        parts.append(f"{share} of {labelled:,} turns pass")
+    if not changes and any(each.scores > each.learn for m in metrics for each in m["drift"]):
+        parts.append("no drift was found")
+    return parts or ["nothing says which of them are good"]
+
+
+class _Cell(NamedTuple):
+    """A table cell: texts, or one, perhaps with a link or the places of unsupported sentences."""
 
     text: str | None = None
-    most: int = 200
     marks: Sequence[tuple[int, int]] = ()
     items: Sequence[str] = ()
     url: str | None = None
-    value: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self.text or self.items)
 
     def pieces(self) -> Iterator[tuple[str, bool]]:
         """Yield the pieces of the text, each with whether it is unsupported."""
-        text, at = (self.text or "")[: self.most], 0
+        text, at = (self.text or "")[:_TEXT], 0
         for start, end in self.marks:
             yield from ((text[at:start], False), (text[start:end], True))
             at = end
-        yield text[at:] + "\u2026" * (len(self.text or "") > self.most), False
+        yield text[at:] + "\u2026" * (len(self.text or "") > _TEXT), False
 
 
 def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
@@ -429,7 +424,13 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
         Upright(float(line.at[0]), "version", f"v{n}") for n, line in enumerate(lines[1:], 2)
     ]
     starts, ends = ([float(line.at[i]) for line in lines] or [0.0] for i in (0, -1))
-    columns, rows = _filled([_low_cells(low, shown) for low in series.lowest()])
+    turns = []
+    for title, declined in (("Worst turns", False), ("Refusals", True)):
+        lows = series.lowest(declined=declined)
+        columns, rows = _filled([_low_cells(low, shown) for low in lows])
+        scored = [(score.value, row) for (_, score), row in zip(lows, rows, strict=True)]
+        is_marked = shown.texts == "on" and any(row.unsupported for row, _ in lows)
+        turns.append((title, columns, scored, is_marked))
     return {
         "anchor": anchor,
         "series": series,
@@ -441,9 +442,12 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
         "windows": [f"{n:,}" for n in sorted({line.window for line in lines})],
         "drift": drift,
         "marks": marks,
-        "alarms": sum(1 + mark.again for mark in marks),
         "histogram": drawing.histogram(
-            values, scale, mean=summary.mean, title=f"Distribution of {name}"
+            values,
+            scale,
+            mean=summary.mean,
+            thresholds=[each for each, _ in series.thresholds.most_common(3)],
+            title=f"Distribution of {name}",
         ),
         "time_line": drawing.time_line(
             [line.curve() for line in lines],
@@ -455,61 +459,61 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
             title=f"Time line of {name}",
             description=f"drift alarms: {len(marks)}, versions: {len(lines)}; in words below",
         ),
-        "columns": columns,
-        "marked": shown.texts == "on" and any(row.unsupported for row, _ in series.lowest()),
-        "lowest": [
-            (score.value, row) for (_, score), row in zip(series.lowest(), rows, strict=True)
-        ],
+        "turns": turns,
     }
 
 
 def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
     row, score = low
-    time = None if row.time is None else place_name(row.time, "time")
     cells = {
-        "turn": _Cell(text=row.place, url=shown.url_of(row)),
-        "time": _Cell(text=time, value=row.time),
-        "judge": _Cell(text=row.evaluation.judge),
-        "label": _Cell(text=score.label),
+        "turn": _Cell(row.place[:200], url=shown.url_of(row)),
+        "time": _Cell(None if row.time is None else place_name(row.time, "time")),
+        "label": _Cell(score.label),
+        "cause": _Cell((row.verdict["cause"] or "")[:200]),
     }
     sample = row.sample
-    if "on" in {shown.texts, shown.explanations}:
-        cells["question"] = _Cell(text=sample.question, most=_TEXT)
     if shown.texts == "on":
         contexts = [passage.text[:_TEXT] for passage in sample.contexts]
         cells |= {
-            "answer": _Cell(text=sample.answer, most=_TEXT, marks=row.unsupported),
+            "question": _Cell(sample.question),
+            "answer": _Cell(sample.answer, marks=row.unsupported),
             "contexts": _Cell(items=contexts[:_CONTEXTS]),
             "history": _Cell(items=[f"{role}: {said}" for role, said in sample.history]),
-            "reference": _Cell(text=sample.reference, most=_TEXT),
+            "reference": _Cell(sample.reference),
+            "explanation": _Cell(score.explanation),
         }
-    if shown.explanations == "on":
-        cells["explanation"] = _Cell(text=score.explanation, most=_TEXT)
     return cells
 
 
 def comparison_page(comparison: Comparison) -> str:
+    metrics = sorted(comparison.metrics, key=MetricChange.gain)
     return _render(
         "compare.html",
         title=f"Scores of {comparison.name_a} and {comparison.name_b}",
+        headline=_change_headline(metrics),
         found=comparison,
         columns=COLUMNS,
-        metrics=[
-            _change_section(metric, anchor=f"m{i}") for i, metric in enumerate(comparison.metrics)
-        ],
+        metrics=[_change_section(metric, anchor=f"m{i}") for i, metric in enumerate(metrics)],
     )
+
+
+def _change_headline(metrics: Sequence[MetricChange]) -> list[str]:
+    """Return the differences from A to B whose intervals are without 0."""
+    clear = [each for each in metrics if each.is_clear]
+    changes = [(each.name[:120], each.mean or 0.0) for each in clear]
+    parts = [f"{name} {'rose' if d > 0 else 'fell'} by {abs(d):.3f}" for name, d in changes]
+    if len(clear) < len(metrics):
+        parts.append("no other clear difference" if clear else "no clear difference")
+    return parts
 
 
 def _change_section(metric: MetricChange, *, anchor: str) -> tuple[Any, ...]:
     scale = axis_of([*metric.values[0], *metric.values[1]])
-    differences = [difference for difference in metric.differences if difference]
-    widest = max(map(abs, differences), default=1.0)
     drawings = [
-        (title, drawing.histogram(values, ends, mean=mean, title=f"{title}: {metric.name}"))
-        for title, values, mean, ends in (
-            ("Scores in A", metric.values[0], metric.a.mean, scale),
-            ("Scores in B", metric.values[1], metric.b.mean, scale),
-            ("Differences B - A that are not 0", differences, None, (-widest, widest)),
+        (title, drawing.histogram(values, scale, mean=side.mean, title=f"{title}: {metric.name}"))
+        for title, values, side in (
+            ("Scores in A", metric.values[0], metric.a),
+            ("Scores in B", metric.values[1], metric.b),
         )
     ]
     tables = []
@@ -537,58 +541,21 @@ def _filled(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
     return names, [[each[name] for name in names] for each in cells]
 
 
-DESCRIPTION = """\
-Prints the scores of FILE, and with --output writes one HTML page about them: distributions, time
-lines with drift, worst turns, coverage, judges and versions. If a judge has scored a sample
-of the turns, the mean of all turns is estimated: each score is weighted by the inverse of its
-turn's probability, and offline scores of all turns, as in a cascade, make the interval narrower.
-
-With B, compares FILE (A, the earlier run) and B, two runs over the same questions: means, paired
-differences with their intervals, and the turns that got worse or better. A difference is B minus A.
-For a status that says whether B is worse, see --baseline and --no-worse of `evaluate`.
-
-A page needs no network and no server; its only script sorts and filters tables. FILE is what
-`rag-eval-otel evaluate --output` wrote, what `rag-eval-otel drift` reads, or spans and log records
-as OTLP JSON (.json or .jsonl), as a collector's file exporter writes them.
-
-Exit status: 0 written, 2 misuse.
-"""
-_OPTIONS: Options = {
-    "file FILE": ("the scores", {"type": Path}),
-    "other B": ("compare FILE with B", {"type": Path, "nargs": "?"}),
-    "-o --output PAGE": ("write a page: .html", {"type": Path}),
-    "--metric NAME": ("only this metric", {}),
-    "--worst N": (
-        "the N lowest scores, or with B the N largest changes each way (default: 10)",
-        {"type": count_up_to(1000), "default": 10},
-    ),
-    "--explanations": ("show explanations and questions: user data", constant("on", default="off")),
-    "--texts": ("show texts (default: as content capture; with B on)", chosen("on", "off")),
-    "--trace-url URL": ("link turns to traces: 'http://localhost:16686/trace/{trace_id}'", {}),
-    **VERSIONS,
-    **AS_JSON,
-}
-add_options = partial(add_all, options=_OPTIONS)
-
-
 def run(options: argparse.Namespace) -> int:
     if (page := options.output) is not None:
         if page.suffix.lower() not in {".html", ".htm"}:
             raise ConfigError(f"--output {page} must end in .html")
-        if page.is_dir():
-            raise ConfigError(f"--output {page} is a folder; name a file")
         require_another_file(page, *filter(None, (options.file, options.other)), option="--output")
     if options.other is not None:
         return _compare(options)
-    if options.versions is not None or options.form == "json":
+    if options.versions is not None or options.json:
         raise ConfigError("--versions and --json need a second file: rag-eval-otel report A B")
     has_content = Config.from_env().export_content == "all"
     shown = Shown(
         texts=options.texts or ("on" if has_content else "off"),
-        explanations=options.explanations,
         trace_url=options.trace_url,
     )
-    records = read_scores(options.file, metric=options.metric)
+    records = read_scores(options.file, metric=options.metric, most=MOST_SCORES)
     scores = collect_scores(records, worst=options.worst)
     sys.stdout.write(f"{options.file}: {scores.turns} turns, {len(scores.series)} metrics\n")
     sys.stdout.write(f"{scores}\n")

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Sampling, Score
 
-LEAVES: Final = ("status", "reason", "label", "normalized", "explanation", "version")
+LEAVES: Final = ("status", "reason", "label", "threshold", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
 
 _Text = Literal["question", "contexts", "answer", "reference", "history", "query"]
@@ -27,6 +27,13 @@ ORIGIN: Final[tuple[FurtherColumn, ...]] = get_args(_Origin)
 """Where a turn comes from that `rag-eval-otel collect` has read: its span, its end, its service."""
 
 VERDICT: Final = ("label", "outcome", "cause")
+CAUSES: Final = {
+    "unsupported": "no context supports what is marked",
+    "needless_refusal": "it declines, although the contexts have the answer",
+    "off_topic": "it does not answer the question",
+    "retrieval": "the contexts do not have the answer",
+}
+"""What causes mean; the cause ``metric`` is any other metric that fails."""
 _HEAD = ("row", "sample", "question_id", "status", "label", "judge")  # always in JSON
 _YEAR_10000 = 253402300800  # seconds since the epoch
 _EPOCHS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
@@ -41,8 +48,8 @@ class Row:
     with different scores of a turn. ``evaluation.usage`` has the model requests of this run.
 
     Rows from a file may also have the name of the row or trace in words (``place``), the ``time``
-    in seconds since the epoch, the ``service``, and four ids: ``trace``, ``span``, ``turn``, which
-    is the same in all files, and ``question_id``, which is the same in all runs.
+    in seconds since the epoch, the ``service``, and the ids ``trace``, ``span`` and
+    ``question_id``, which is the same in all runs.
     """
 
     index: int
@@ -53,7 +60,6 @@ class Row:
     service: str = ""
     trace: str = ""
     span: str = ""
-    turn: str = ""
     question_id: str = ""
     stored: Mapping[str, Any] = field(default_factory=dict)
     """The label, outcome and cause in the file; which metrics decided on them is not in it."""
@@ -173,6 +179,7 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
         status="ok" if is_ok else "error" if status == "error" else "undefined",
         reason=cast("Reason | None", reason if is_ok else reason or ""),
         label=cast("Label", label) if label in {"pass", "fail"} else None,
+        threshold=number(cells.get("threshold")),
         explanation=text(cells.get("explanation")),
         detail=_places_in(cells.get("detail")),
         version=text(cells.get("version")) or "",

@@ -25,7 +25,7 @@ from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.metrics import METRICS, scale_of, with_thresholds
 from rag_eval_otel.metrics.base import direction_of, kinds_of
 from rag_eval_otel.semconv import SCORE_BOUNDS
-from rag_eval_otel.tools.cli.options import THRESHOLDS, add_all, chosen_thresholds
+from rag_eval_otel.tools.cli.options import chosen_thresholds
 
 JAEGER = (
     "http://localhost:16686/search?service={service}"
@@ -258,46 +258,13 @@ def _advisory(target: Target) -> str:
     return f'rag_evaluation_judge="{LexicalJudge.model}",gen_ai_evaluation_name=~"{named}"'
 
 
-DESCRIPTION = """\
-Prints Prometheus rules for the score histograms of `rag_eval_otel`: recorded ratios and means,
-alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), on needless
-refusals and failed retrieval, and on the scoring itself: coverage, silence, errors, lag, budget,
-drift. An answer is bad if its score is at or below its metric's threshold.
-
-  rag-eval-otel rules --slo 0.95 --tau 0.4 > rules.yaml && promtool check rules rules.yaml
-"""
-
-
-_FIELDS = (
-    ("slo", "SHARE", "share of answers that should be good"),
-    ("tau", "SCORE", "an answer is bad if its score is at or below this"),
-    ("every", "N", "allow one false alarm in N scores"),
-    ("refusals", "SHARE", "share of turns that may be refused although the contexts suffice"),
-    ("retrieval", "SHARE", "share of turns whose retrieval may fail"),
-    ("interval", "TIME", "how often the rules run"),
-    ("traces", "URL", "link to bad turns, with {service} and {metric}"),
-    ("time_scale", "N", "for a look around: divide all times by N; 60 makes an hour a minute"),
-)
-"""The options that set a field of `Target`: its name, a metavar and the help text."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    for name, metavar, text in _FIELDS:
-        usual = getattr(Target(), name)
-        shown = "a local Jaeger" if usual is JAEGER else usual
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=type(usual),
-            default=usual,
-            metavar=metavar,
-            help=f"{text} (default: {shown})",
-        )
-    add_all(parser, THRESHOLDS)
+_FIELDS = ("slo", "tau", "every", "refusals", "retrieval", "interval", "traces", "time_scale")
+"""The fields of `Target` that are options."""
 
 
 def run(options: argparse.Namespace) -> int:
     target = Target(
-        **{name: getattr(options, name) for name, *_ in _FIELDS},
+        **{name: getattr(options, name) for name in _FIELDS if getattr(options, name) is not None},
         thresholds=_on_unit_scale(chosen_thresholds(options) or {}),
         label_metrics=tuple(options.label_metrics or ()),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,39 +29,50 @@ from rag_eval_otel.tools.rows import (
     score_from_cells,
     text,
 )
-from rag_eval_otel.types import ErrorReason, Evaluation, Sample, Sampling, Score
+from rag_eval_otel.types import ErrorReason, Evaluation, Passage, Sample, Sampling, Score
 
 T = TypeVar("T")
 
 
-def read_scores(path: Path, *, metric: str | None = None) -> Iterator[ScoreRecord]:
+MOST_SCORES: Final = 500_000
+"""The highest number of scores for a page or a comparison, which keep all in memory."""
+
+
+def read_scores(
+    path: Path, *, metric: str | None = None, most: float = math.inf
+) -> Iterator[ScoreRecord]:
     """Yield the scores and the unscored turns in the file ``path``, OTLP JSON or a table.
 
     ``metric`` selects the scores of one metric; in a table, it may be the name of any column.
-    Raises `ConfigError` if the file cannot be read or, at the end, if it had no scores.
+    Raises `ConfigError` if the file cannot be read, has more than ``most`` scores, or has none.
     """
     columns: dict[str, None] = {}
-    turns, is_empty = _Turns(), True
+    turns, count = _Turns(), 0
     is_json = path.suffix.lower() == ".json"
     messages: Iterable[Any] = (
         read_messages(path) if is_json else (cells for _, cells in source_of(path).rows())
     )
     for message in messages:
+        if count > most:
+            msg = (
+                f"{path} has more than {most:,} scores; choose one metric by --metric, or split it"
+            )
+            raise ConfigError(msg)
         columns.update(dict.fromkeys(map(str, message)))
         try:
             records: Iterator[ScoreRecord] = (
                 _otlp_records(message, turns, metric=metric)
                 if _is_otlp(message)
-                else _table_row(message, turns.number(), path=path, metric=metric)
+                else _table_row(message, turns.number(), metric=metric)
             )
             for record in records:
-                is_empty = is_empty and not isinstance(record, Row)
+                count += len(record.scores) if isinstance(record, Row) else 0
                 yield record
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: is not OTLP JSON: {error!r}") from error
-    if is_empty:
+    if not count:
         raise ConfigError(
             f"{path} has no scores{f' of {metric}' if metric else ''}; use score, scores, or a"
             f" column named by --metric. Found: {', '.join(columns) or 'nothing'}"
@@ -77,7 +89,7 @@ _METRIC_COLUMNS: Final = (".status", ".normalized", ".version", ".score", ".huma
 _PROBABILITIES: Final = ("sampling_probability", semconv.EVALUATION_SAMPLING_PROBABILITY)
 
 
-def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) -> Iterator[Row]:
+def _table_row(cells: Message, index: int, *, metric: str | None) -> Iterator[Row]:
     scores = tuple(
         score_from_cells(name, metric_cells(cells, name))
         for name in metric_names(cells, metric=metric)
@@ -101,7 +113,6 @@ def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) ->
         service=str(cells.get("service") or ""),
         trace=str(cells.get("trace_id") or ""),
         span=str(cells.get("span_id") or ""),
-        turn=_turn(cells, path),
         stored={} if "score" in cells else {name: text(cells.get(name)) for name in VERDICT},
         # The text of the question comes before ``id``, as scores of `evaluate` have no ``id``.
         question_id=_id(cells.get("question_id")) or question_id or _id(cells.get("id")),
@@ -109,44 +120,20 @@ def _table_row(cells: Message, index: int, *, path: Path, metric: str | None) ->
 
 
 def sample_in(cells: Message) -> Sample:
-    question, answer, reference, query = (
-        _first(text(cells.get(name)) for name in names)
-        for names in (
-            ("question", "user_input"),
-            ("answer", "response"),
-            ("reference",),
-            ("query",),
-        )
-    )
-    given = cells.get("contexts") or []
-    if isinstance(given, list):
-        given = [item for item in given if item and isinstance(item, str | Mapping)]
-    try:
-        contexts = contexts_in(given)
-    except (TypeError, ValueError):
-        contexts = []
+    contexts: Sequence[Passage] = ()
+    with suppress(TypeError, ValueError):
+        contexts = contexts_in(cells.get("contexts") or [])
     sample = Sample(
-        question=question or "",
-        contexts=tuple(contexts),
-        answer=answer or "",
-        reference=reference,
-        query=query,
+        question=text(cells.get("question")) or "",
+        contexts=contexts,
+        answer=text(cells.get("answer")) or "",
+        reference=text(cells.get("reference")),
+        query=text(cells.get("query")),
     )
     with suppress(TypeError, ValueError):
         history: Any = history_in(cells.get("history"))
         sample = replace(sample, history=history)
     return sample
-
-
-def _turn(cells: Message, path: Path) -> str:
-    names = ("trace_id", "span_id", "row", "sample", "turn_id", "id")
-    trace, span, row, sample, *ids = (_id(cells.get(name)) for name in names)
-    turn = next(filter(None, ids), "")
-    if trace and (span or turn):
-        return f"{trace}/{span or turn}"
-    if turn or not row:
-        return turn
-    return f"row {row}, {sample}" if sample else f"{path}, row {row}"
 
 
 def _id(cell: object) -> str:
@@ -180,6 +167,9 @@ def metric_cells(cells: Message, name: str) -> Message:
     scores = cells.get("scores")
     if isinstance(scores, Mapping):
         score = scores.get(name)
+        if isinstance(score, Mapping) and score.keys().isdisjoint({"value", "status"}):
+            msg = f"a score of {name} has neither value nor status: another version wrote the file"
+            raise ConfigError(msg)
         return score if isinstance(score, Mapping) else {"value": score}
     if "score" in cells:  # a label beside a plain score is often the label of a human
         return {**cells, "value": cells["score"], "label": None}
@@ -193,6 +183,7 @@ _FIELDS: Final = {
     "value": semconv.LEAF_SCORE,
     "normalized": semconv.LEAF_NORMALIZED_SCORE,
     "label": semconv.LEAF_LABEL,
+    "threshold": semconv.LEAF_THRESHOLD,
     "reason": semconv.LEAF_REASON,
     "version": semconv.LEAF_VERSION,
     "explanation": semconv.LEAF_EXPLANATION,
@@ -294,7 +285,6 @@ def _ids(part: Message) -> dict[str, Any]:
     return {
         "trace": trace,
         "span": span,
-        "turn": f"{trace}/{span}" if span else "",
         "place": f"trace {trace}",
         "time": int(str(end)) / 1e9 if end else None,
     }

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from textwrap import shorten
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,6 @@ from rag_eval_otel.tools.rows import VERDICT
 from rag_eval_otel.types import Evaluation, Score, Usage
 
 Numbers: TypeAlias = NDArray[np.float64]
-Indices: TypeAlias = NDArray[np.intp]
 Range: TypeAlias = tuple[float, float]
 """The lowest and the highest value of a scale, or the ends of an interval."""
 
@@ -121,75 +120,24 @@ def alarms_in(scores: Iterable[float | None], **options: Any) -> list[Alarm]:
     return [detector.alarm for score in scores if detector.update(score) and detector.alarm]
 
 
-MIN_POWERED: Final = 20
-"""The fewest scored turns with which offline scores are used."""
+def weighted_mean(scores: Numbers, weights: Numbers) -> tuple[float, Range | None]:
+    """Return the mean of all turns, from the ``scores`` of a sample of them, and its interval.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """The mean score of all turns, of which ``judged`` have one, or the ``reason`` for no mean."""
-
-    value: float | None = None
-    interval: Range | None = None
-    method: Literal["weighted", "prediction-powered"] = "weighted"
-    turns: int = 0
-    judged: int = 0
-    reason: str = ""
-
-
-def estimate(
-    scores: Numbers, probabilities: Numbers, offline: Numbers, clusters: Indices
-) -> Estimate:
-    """Estimate the mean of all turns from a probability sample of them, which a judge has scored.
-
-    Each array has an entry for each turn; a missing score is NaN. Turns with the same number in
-    ``clusters``, such as those of one trace, depend on each other.
-
-    Each score is weighted by the inverse of its turn's probability (Hájek). With offline scores and
-    at least `MIN_POWERED` scored turns, the mean is the weighted mean of ``score - slope * (offline
-    score - mean of all offline scores)``: prediction-powered inference (PPI++; Angelopoulos, Duchi
-    and Zrnic 2023) with weights. The offline scores may be biased in any way. The slope is near 0
-    if they predict nothing, and costs a degree of freedom.
+    Each score has as its weight the inverse of its turn's probability (Hájek). The interval is None
+    for fewer than two scores.
     """
-    has_score, has_offline = ~np.isnan(scores), ~np.isnan(offline)
-    centred = np.zeros(len(scores))
-    scores, weights = scores[has_score], 1 / probabilities[has_score]
-    counts: dict[str, Any] = {"turns": len(centred), "judged": len(scores)}
+    total, value = float(weights.sum()), float(weights @ scores / weights.sum())
     if len(scores) < _TWO:
-        return Estimate(reason="fewer than two scored turns", **counts)
-    total = float(weights.sum())
-    slope = 0.0
-    if has_offline.any() and len(scores) >= MIN_POWERED:
-        counts["method"] = "prediction-powered"
-        centred[has_offline] = offline[has_offline] - offline[has_offline].mean()
-        slope = _slope(scores, weights, centred[has_score])
-    rest = scores - slope * centred[has_score]
-    value = float(weights @ rest) / total
-    influence = slope * centred / len(centred)
-    influence[has_score] += weights * (rest - value) / total
+        return value, None
     effective = total**2 / float(weights @ weights)
-    freedom = max(1.0, effective - 1 - (slope != 0))
-    by_cluster = np.bincount(np.unique(clusters, return_inverse=True)[1], influence)
-    variance = float(by_cluster @ by_cluster) * effective / freedom
-    quantile = t_quantile(0.975, freedom)
+    freedom = max(1.0, effective - 1)
+    rest = weights * (scores - value) / total
+    variance, quantile = float(rest @ rest) * effective / freedom, t_quantile(0.975, freedom)
     if scores.min() >= 0 and scores.max() <= 1:
         value = min(1.0, max(0.0, value))
-        interval = unit_interval(value, variance, quantile=quantile, effective=effective)
-        return Estimate(value=value, interval=interval, **counts)
+        return value, unit_interval(value, variance, quantile=quantile, effective=effective)
     half = quantile * math.sqrt(variance)
-    return Estimate(value=value, interval=(value - half, value + half) if half else None, **counts)
-
-
-def _slope(scores: Numbers, weights: Numbers, offline: Numbers) -> float:
-    gains = weights * (weights - 1)
-    spread = float(gains @ offline**2)
-    if spread <= 0:
-        return 0.0
-    centred = scores - float(weights @ scores) / float(weights.sum())
-    slope = float(gains @ (centred * offline)) / spread
-    rest = gains * offline * (centred - slope * offline)
-    variance = float(rest @ rest) / spread**2
-    return slope * max(0.0, 1 - variance / slope**2) if slope else 0.0
+    return value, (value - half, value + half) if half else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +381,14 @@ def number(value: float | None) -> str:
 
 def passes(passed: int, labelled: int) -> str:
     return f"{passed}/{labelled}" if labelled else "-"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share as text, such as ``63 %``: only nothing is 0 %, and only all is 100 %."""
+    if not whole:
+        return "-"
+    share = f"{100 * part / whole:.0f} %"
+    return {"0 %": "< 1 %", "100 %": "> 99 %"}.get(share, share) if 0 < part < whole else share
 
 
 def signed(value: float | None) -> str:

@@ -6,19 +6,19 @@ import argparse
 import asyncio
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rag_eval_otel.config import Config
 from rag_eval_otel.environment import first_set, otlp_variables
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.runtime.providers import Providers, exporters
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
 
+    from rag_eval_otel.config import Config
+    from rag_eval_otel.runtime.providers import Providers
     from rag_eval_otel.worker.engine import Engine
     from rag_eval_otel.worker.kafka import KafkaSource
     from rag_eval_otel.worker.otlp import OtlpSource
@@ -35,7 +35,10 @@ All options of the library are RAG_EVAL_* variables. RAG_EVAL_HOLD_SECONDS count
 of a trace. SIGTERM, SIGINT and SIGHUP end the command after the scores of the turns under way,
 after RAG_EVAL_SHUTDOWN_SECONDS at most.
 
-Exit status: 0 ended, 1 spans were lost or Kafka cannot be read any more, 2 wrong use.
+At the end, it prints how many spans came in and went out, and how many turns were scored, refused
+and failed.
+
+Exit status: 0 ended, 1 spans were lost or Kafka cannot be read any more, 2 misuse.
 """
 
 _MIB: Final = 1024 * 1024
@@ -65,6 +68,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes, and return the exit status."""
+    from rag_eval_otel.config import Config  # noqa: PLC0415  # as below: `--help` needs none of it
+    from rag_eval_otel.runtime.guard import require  # noqa: PLC0415
+
     for module in ("grpc", "aiohttp"):
         require(module, "worker")
     for name in ("grpc_port", "http_port"):
@@ -121,6 +127,8 @@ def _providers() -> Providers | None:
 
     Otherwise the exporters would send to localhost, where this command listens itself.
     """
+    from rag_eval_otel.runtime.providers import Providers, exporters  # noqa: PLC0415
+
     names = ("OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
     if first_set((*names, "OTEL_EXPORTER_OTLP_ENDPOINT")) is None:
         return None
@@ -178,11 +186,26 @@ def _value(text: str) -> str:
 def _report(engine: Engine, *, has_failed: bool, is_kafka: bool) -> int:
     """Write what became of spans and turns, and return the exit status."""
     spans, turns = engine.exporter.spans, engine.instruments.tally.stats().turns
-    for title, counts in (("spans", spans), ("turns", turns)):
-        parts = ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items()))
-        _say(f"{title}: {parts or 'none'}")
+    sent = "".join(f", {number:,} {name}" for name, number in sorted(spans.items()))
+    _say(f"spans: {engine.received:,} in{sent}")
+    parts = [_counted(turns, name, outcomes) for name, outcomes in _OUTCOMES.items()]
+    _say(f"turns: {', '.join(parts)}")
     lost = spans["refused"] + (0 if is_kafka else spans["given_up"])  # Kafka still has them
     return 1 if lost or has_failed else 0
+
+
+_OUTCOMES: Final = {
+    "scored": ("scored",),
+    "refused": ("skipped",),
+    "failed": ("error", "unscored", "dropped"),
+}
+
+
+def _counted(turns: Mapping[str, int], name: str, outcomes: tuple[str, ...]) -> str:
+    """Return how many of ``turns`` have one of the ``outcomes``, with their reasons."""
+    counts = {key: number for key, number in turns.items() if key.split()[0] in outcomes}
+    reasons = ", ".join(f"{n:,} {key.partition(' ')[2]}" for key, n in counts.items() if " " in key)
+    return f"{sum(counts.values()):,} {name}" + (f" ({reasons})" if reasons else "")
 
 
 def _say(text: str) -> None:

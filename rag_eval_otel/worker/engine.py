@@ -71,6 +71,7 @@ class Engine:
         self.config, self.exporter, self.max_bytes = config, exporter, max_bytes
         self.size = 0  # bytes of requests that wait to be scored or sent
         self.waiting = 0  # traces that wait for scores
+        self.received = 0  # spans
         self._value_limit = value_limit
         self.strips = config.export_content == "none"
         self.instruments = InstrumentSink(meter_provider, services=services)
@@ -104,10 +105,12 @@ class Engine:
 
     def send(self, content: bytes, spans: int) -> asyncio.Task[None]:
         """Send on a request with ``spans`` spans, which are not part of RAG."""
+        self.received += spans
         return self._start(self._send(content, spans), len(content))
 
     def score(self, content: bytes, spans: int) -> asyncio.Task[None]:
         """Score the turns in a request of whole traces, and send it on."""
+        self.received += spans
         size = len(content) * (_PARSED if may_have_rag(content) else 1)
         return self._start(self._score(content, spans), size)
 

@@ -91,7 +91,7 @@ def test_the_gateway_counts_every_metric() -> None:
 
 def test_the_list_of_other_scales_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     """The metrics whose score is brought to [0, 1] are those with another scale."""
-    assert main(["evaluate", "--list-metrics", "--json"]) == 0
+    assert main(["metrics", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     elsewhere = {one["name"] for one in listed if not one["range"].endswith(" 1")}
     others = runpy.run_path(str(COLLECTOR / "generate.py"))["OTHER_SCALES"]

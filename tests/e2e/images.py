@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from e2e.programs import program
 from rag_eval_otel.tools.cli import main
@@ -27,16 +28,23 @@ def render(folder: Path) -> list[Path]:
         trace, page = scratch / "trace.html", scratch / "page.html"
         trace.write_text(f'<body style="{STYLE}">{_trace()}', encoding="utf-8")
         steady = falling(3000, at=3000, seed=1)
-        rows = [  # of two metrics, one of which falls
-            row(i, faithfulness={"value": value}, answer_relevancy={"value": steady[i]})
-            for i, value in enumerate(falling(3000, at=2200))
-        ]
-        page_of(jsonl(scratch / "scores.jsonl", rows))
+        values = enumerate(zip(falling(3000, at=2200), steady, strict=True))
+        page_of(jsonl(scratch / "scores.jsonl", [_turn(i, *pair) for i, pair in values]))
         return [
             _screenshot(trace, folder / "trace.png", size="1180,500"),
             _screenshot(page, folder / "report.png", size="1100,1150"),
             _screenshot(_comparison(scratch), folder / "compare.png", size="1100,1500"),
         ]
+
+
+def _turn(i: int, faithful: float, relevant: float) -> dict[str, Any]:
+    """Return the scores of a turn, 300 a day."""
+    scores = {"faithfulness": faithful, "answer_relevancy": relevant}
+    labels = {name: "pass" if value >= 0.5 else "fail" for name, value in scores.items()}
+    cells = {n: {"value": v, "label": labels[n], "threshold": 0.5} for n, v in scores.items()}
+    cause = "unsupported" if faithful < 0.5 else "off_topic" if relevant < 0.5 else None
+    told = {"outcome": "answered", "cause": cause, "label": "fail" if cause else "pass"}
+    return row(i, **cells) | told | {"time": 1_793_491_200 + 288 * i}
 
 
 def _trace() -> str:

@@ -1,7 +1,8 @@
 """The report page in a browser: light, dark and printed; it sorts, filters and asks for nothing."""
 
-import os
+import html
 import re
+import subprocess
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,31 +14,89 @@ from typing import Any
 import pytest
 
 from e2e.images import browse, render
-from e2e.programs import responding
+from e2e.programs import CACHE, program, responding
 from score_files import falling, jsonl, page_of, row
 
-ARTEFACTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rag-eval-otel"
 LIGHT, DARK = (0xFF, 0xFF, 0xFF), (0x14, 0x18, 0x1D)
 """``--page`` of the style sheet; a page that is left to the browser has another dark."""
 
 HOSTILE = "</title></style><script>document.title='owned'</script><img src=/x onerror=alert(1)>"
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Path:
-    """Return a page with a fall, a change of version, two metrics, and markup in every text."""
+def hostile(i: int, value: float) -> dict[str, Any]:
+    """Return a row of three metrics with markup in every text, a drift, versions and refusals."""
+    label = "pass" if value >= 0.5 else "fail"
     leaves = {"version": HOSTILE, "explanation": HOSTILE, "reason": HOSTILE}
-    rows = [
-        row(
-            i,
-            faithfulness={"value": value, "version": "one" if i < 900 else "two"},
-            correctness={"value": 1 + 4 * round(value, 1), "normalized": round(value, 1)},
-            **{HOSTILE: {"value": value, **leaves}},
-        )
-        for i, value in enumerate(falling(3000, at=2200))
-    ]
-    page_of(jsonl(tmp_path / "scores.jsonl", rows), "--explanations")
+    texts = ("question", "answer", "reference", "cause", "trace_id", "service", "judge")
+    scores = {
+        "faithfulness": {"value": value, "version": "one" if i < 900 else "two", "label": label},
+        "correctness": {"value": 1 + 4 * round(value, 1), "normalized": round(value, 1)},
+        HOSTILE: {"value": value, "threshold": 0.5, **leaves},
+    }
+    told = {"label": label, "outcome": "declined" if i % 5 == 0 else "answered"}
+    contexts = {"contexts": [HOSTILE, f"context {i}"], "time": 1_793_149_200 + 900 * i}
+    return row(i, **scores) | told | dict.fromkeys(texts, HOSTILE) | contexts
+
+
+@pytest.fixture(params=[6, 5000])
+def page(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    rows = [hostile(i, value) for i, value in enumerate(falling(request.param, at=3700))]
+    page_of(jsonl(tmp_path / "scores.jsonl", rows), "--texts", "on")
     return tmp_path / "page.html"
+
+
+def with_script(page: Path, script: str) -> str:
+    """Return the address of a copy of ``page`` that runs ``script``."""
+    policy = re.compile(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>")
+    text = policy.sub("", page.read_text(encoding="utf-8"))
+    copy = page.with_name("copy.html")
+    copy.write_text(text.replace("</body>", f"<script>{script}</script></body>"), "utf-8")
+    return copy.as_uri()
+
+
+def opened(page: Path, script: str, *options: str) -> str:
+    """Return the title that ``script`` sets in ``page``, whose console must stay empty."""
+    asked = ("--dump-dom", "--virtual-time-budget=60000", *options)
+    document, console = browse(with_script(page, script), page.parent, *asked)
+    assert console == []
+    return html.unescape(re.findall("<title>(.*?)</title>", document)[0])
+
+
+AXE = "axe-core@4.14.1"
+SERIOUS = """;axe.run(document, {resultTypes: ["violations"]}).then((found) => {
+  const serious = found.violations.filter((each) => ["serious", "critical"].includes(each.impact));
+  document.title = `${found.passes.length > 9} ` + serious.map((each) => each.id + ": "
+    + each.nodes.map((node) => node.html.slice(0, 120))).join(" | ");
+});"""
+
+
+@pytest.mark.parametrize("scheme", ["0", "1"])  # dark, light
+def test_no_serious_fault_of_accessibility(scheme: str, page: Path, tmp_path: Path) -> None:
+    """By axe-core, on a narrow screen with all details open, in both colour schemes."""
+    npm = (program("npm"), "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
+    script = CACHE / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.exists():
+        script.parents[2].mkdir(parents=True, exist_ok=True)
+        subprocess.run([*npm, AXE], cwd=script.parents[2], check=True)
+    shown = "for (const each of document.querySelectorAll('details')) each.open = true;"
+    options = (f"--blink-settings=preferredColorScheme={scheme}", "--window-size=420,2400")
+    axe = script.read_text(encoding="utf-8").replace("</script", "<\\/script")
+    assert opened(page, shown + axe + SERIOUS, *options) == "true "
+
+
+PAINT = """new PerformanceObserver((list) => {
+  const wide = document.documentElement.scrollWidth - innerWidth;
+  console.log(`first ${list.getEntriesByName("first-contentful-paint")[0].startTime} ${wide}.`);
+}).observe({type: "paint", buffered: true});"""
+
+
+def test_first_paint_is_within_two_seconds(page: Path) -> None:
+    """On a screen of 420 px, which the page does not exceed."""
+    options = ("--window-size=420,2400", "--hide-scrollbars", f"--screenshot={page}.png")
+    _, console = browse(with_script(page, PAINT), page.parent, *options)
+    ((milliseconds, wide),) = re.findall(r"first ([\d.]+) (-?\d+)\.", " ".join(console))
+    assert float(milliseconds) < 2000
+    assert int(wide) <= 0
 
 
 class Served(SimpleHTTPRequestHandler):
@@ -75,7 +134,7 @@ def test_style_applies_in_both_colour_schemes(
     scheme: str, colour: tuple[int, ...], page: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its own style applies in both colour schemes, because its policy allows it."""
-    picture = ARTEFACTS / "artefacts" / f"report-{scheme}.png"
+    picture = CACHE / "artefacts" / f"report-{scheme}.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.unlink(missing_ok=True)
     preferred = {"dark": 0, "light": 1}[scheme]
@@ -98,6 +157,7 @@ def test_markup_is_text_and_nothing_else_is_requested(page: Path) -> None:
     assert "<img" not in document
     assert document.count("&lt;script&gt;document.title='owned'") >= 4
     assert document.count('role="img"') == 2 * 3
+    assert "<h1><bdi>" in document
 
 
 CLICKS = """
@@ -122,13 +182,8 @@ def test_tables_are_sorted_and_filtered_without_a_server(tmp_path: Path) -> None
         {"score": value, "question": "why?", "answer": f"the answer {i}", "trace_id": str(i)}
         for i, value in enumerate([0.5, -1.5, 10.0, 9.0])
     ]
-    page = page_of(jsonl(tmp_path / "scores.jsonl", rows), "--texts", "on")
-    policy = re.compile(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>")
-    clicked = policy.sub("", page).replace("</body>", f"<script>{CLICKS}</script></body>")
-    (tmp_path / "clicked.html").write_text(clicked, encoding="utf-8")
-    document, console = browse((tmp_path / "clicked.html").as_uri(), tmp_path, "--dump-dom")
-    assert console == []
-    title = re.findall("<title>(.*?)</title>", document)[0]  # drawings have titles, too
+    page_of(jsonl(tmp_path / "scores.jsonl", rows), "--texts", "on")
+    title = opened(tmp_path / "page.html", CLICKS)
     assert title == "-1.500 0.500 9.000 10.000 | 10.000 9.000 0.500 -1.500 | 9.000 | 1 of 4"
     document, console = browse((tmp_path / "page.html").as_uri(), tmp_path, "--dump-dom")
     assert console == []

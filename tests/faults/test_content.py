@@ -96,7 +96,7 @@ def test_fault_35_a_server_quotes_key_and_text(
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         options = ["--judge", "openai/m"]
         metrics = ["--embedder", "hashing", "--metrics", "direct_relevancy"]
-        written = ["--output", str(output), "--with-texts", "off"]
+        written = ["--output", str(output), "--texts", "off"]
         main(["evaluate", str(data), *written, *options, *metrics])
         judge = OpenAIJudge("m", base_url=server.base_url, api_key=KEY, retries=0)
         with attached(judge=judge, export_content="none") as app:

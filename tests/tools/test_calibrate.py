@@ -22,7 +22,6 @@ from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.tools import calibrate as command
 from rag_eval_otel.tools.calibrate import (
     Calibration,
     Case,
@@ -34,6 +33,7 @@ from rag_eval_otel.tools.calibrate import (
     observations,
 )
 from rag_eval_otel.tools.cli import main
+from rag_eval_otel.tools.cli.commands import Calibrate
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.types import Evaluation, Sample, Score
 from score_files import jsonl
@@ -196,8 +196,8 @@ def test_rows_without_a_metric_are_refused() -> None:
 
 def run(*arguments: object) -> int:
     parser = argparse.ArgumentParser()
-    command.add_options(parser)
-    return command.run(parser.parse_args([str(argument) for argument in arguments]))
+    Calibrate.add_options(parser)
+    return Calibrate.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ def test_written_thresholds_can_be_read(tmp_path: Path) -> None:
         {"scores": dict.fromkeys(names, b), "labels": dict.fromkeys(names, a)} for a, b in pairs
     ]
     path = jsonl(tmp_path / "labels.jsonl", rows)
-    assert run(path, "--write", tmp_path / "chosen.toml") == 0
+    assert run(path, "--output", tmp_path / "chosen.toml") == 0
     assert read_thresholds(tmp_path / "chosen.toml") == pytest.approx(dict.fromkeys(names, 0.3))
 
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -37,15 +36,6 @@ def test_a_file_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_text("question,contexts,answer\n", encoding="utf-8")
     assert main(["evaluate", str(path)]) == 0
     assert "header.csv has no rows" in capsys.readouterr().err
-
-
-def test_a_file_is_evaluated_offline(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With no more than a file: the default metrics, the offline judge, a table."""
-    assert main(["evaluate", str(data)]) == 0
-    out = capsys.readouterr()
-    assert out.out.startswith("40 rows, 0 with errors; judge lexical")
-    assert "faithfulness" in out.out
-    assert not out.err
 
 
 def test_no_text_controls_the_terminal(
@@ -254,16 +244,17 @@ def test_a_killed_run_is_taken_up_again(suffix: str, data: Path, tmp_path: Path)
 
 
 def test_metrics_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A table with name, needs and range of each metric; the same as JSON."""
-    assert main(["evaluate", "--list-metrics"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["name", "needs", "range"]
-    assert main(["evaluate", "--list-metrics", "--json"]) == 0
+    """One line for each metric, with a mark at those of the default set; the same as JSON."""
+    assert main(["metrics"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert main(["metrics", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert len(lines) == len(found) + 1
-    assert max(Counter(metric["name"] for metric in found).values()) == 1
+    assert len({metric["name"] for metric in found}) == len(found)
+    for metric in found:
+        mark = "* " if "default" in metric["sets"] else ""
+        assert lines.count(f"{mark}{metric['name']} {metric['about']}") == 1
     (mrr,) = [metric for metric in found if metric["name"] == "mrr"]
-    assert mrr["needs"] == ["relevant_ids", "retrieved_ids"]
+    assert (mrr["needs"], mrr["range"]) == (["relevant_ids", "retrieved_ids"], "0 to 1")
 
 
 @pytest.mark.slow
@@ -273,7 +264,7 @@ def test_a_closed_pipe_ends_the_command() -> None:
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
         done = subprocess.run(
-            [sys.executable, "-c", MAIN, "evaluate", "--list-metrics"],
+            [sys.executable, "-c", MAIN, "metrics"],
             stdout=closed,
             stderr=subprocess.PIPE,
             check=False,
@@ -281,21 +272,47 @@ def test_a_closed_pipe_ends_the_command() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_help_is_quick() -> None:
-    """``--help`` lists all commands, and imports neither the SDK nor a judge nor pandas."""
+@pytest.mark.parametrize("name", ["", *registered()])
+def test_help_is_quick(name: str) -> None:
+    """It imports neither the SDK nor a judge nor pandas, and says what the exit statuses mean."""
     begin = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); sys.argv[1:] = "
-    loaded = set(ran(f"{begin}['--help']; {MAIN}").stdout.split())
-    assert {"argparse", *registered()} <= loaded
-    assert not {"opentelemetry.sdk", "numpy", "pydantic", "pandas", "openai"} & loaded
+    text, _, modules = ran(f"{begin}{[*name.split(), '--help']}; {MAIN}").stdout.rpartition("\n\n")
+    words = {*text.split(), *modules.split()}
+    assert {"argparse", *([] if name else registered())} <= words
+    assert ("Exit status: 0 " in text) == bool(name)
+    slow = {"opentelemetry.sdk", "numpy", "pydantic", "pandas", "openai", "rag_eval_otel.config"}
+    assert not slow & words
 
 
-@pytest.mark.parametrize("name", list(registered()))
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """``COMMAND --help`` imports the command and prints its description."""
-    with pytest.raises(SystemExit, match="0"):
-        main([name, "--help"])
-    description = registered()[name].load().DESCRIPTION
-    assert description.split("\n")[0] in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("reprot", "there is no command 'reprot'; did you mean report?"),
+        ("xyzzy", "there is no command 'xyzzy'; commands: backfill, "),
+        ("report a --wrost 1", "unrecognized arguments: --wrost 1; did you mean --worst?"),
+        ("evaluate a --outptu=b", "unrecognized arguments: --outptu=b; did you mean --output?"),
+        ("metrics --xyzzy", "unrecognized arguments: --xyzzy\n"),
+    ],
+)
+def test_a_name_that_is_near_is_suggested(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For a command and for an option; the status is 2."""
+    assert status_of(words.split()) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_interrupt_has_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """^C in any command is a line and status 130."""
+
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt(options)
+
+    monkeypatch.setattr(import_module("rag_eval_otel.tools.report"), "run", interrupted)
+    assert main(["report", "a.jsonl"]) == 130
+    assert capsys.readouterr().err == "rag-eval-otel: interrupted\n"
 
 
 ROW = {"question": "When?", "contexts": ["In 1879."], "answer": "In 1879.", "score": 0.5}

@@ -57,11 +57,11 @@ def test_a_reference_is_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixtu
     """Scores that are lower than last month's from the first one on are a drift."""
     before = jsonl(tmp_path / "before.jsonl", [{"score": value} for value in STAYS])
     now = jsonl(tmp_path / "now.jsonl", [{"score": v} for v in scores((400, 0.5), seed=1)])
-    status, (one,) = found(now, "--reference", before, capsys=capsys)
+    status, (one,) = found(now, "--baseline", before, capsys=capsys)
     assert status == 1
     assert one["alarms"][0]["index"] < 100
     other = jsonl(tmp_path / "other.jsonl", [{"score": 0.5, "metric": "other"}] * 60)
-    assert main(["drift", str(other), "--reference", str(before)]) == 2
+    assert main(["drift", str(other), "--baseline", str(before)]) == 2
     assert "before.jsonl has no scores of other" in capsys.readouterr().err
 
 

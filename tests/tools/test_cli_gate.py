@@ -10,7 +10,7 @@ import pytest
 
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import OpenAIJudge
-from rag_eval_otel.tools.cli import _parser, main, registered
+from rag_eval_otel.tools.cli import _options, main, registered
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ("--metrics", "answer_exact_match,semantic_similarity")
@@ -141,5 +141,5 @@ def test_the_example_for_github_actions_has_options_that_exist() -> None:
     workflow = (ROOT / "examples" / "github-actions.yml").read_text(encoding="utf-8")
     found = re.search(r"rag-eval-otel (evaluate .+?)\n +env:", workflow, flags=re.DOTALL)
     assert found is not None
-    options = _parser(found[1].split()).parse_args(found[1].split())
+    options = _options(found[1].split())
     assert options.no_worse == ["faithfulness,answer_relevancy"]

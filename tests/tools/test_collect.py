@@ -332,7 +332,7 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
     assert (row["question"], row["contexts"], row["answer"]) == (ASKED, [PAGE], TOLD)
     assert (row["trace_id"], row["span_id"]) == (f"{0xA:032x}", f"{1:016x}")
     assert (row["service"], row["time"][:10]) == ("shop", "2001-09-09")
-    main(["evaluate", str(samples), "--output", str(scores), "--with-texts", "off"])
+    main(["evaluate", str(samples), "--output", str(scores), "--texts", "off"])
     (row,) = map(json.loads, scores.read_text().splitlines())
     assert row.keys().isdisjoint({"question", "contexts", "answer"})
     assert row["trace_id"]
@@ -343,7 +343,7 @@ def test_scores_of_collected_turns_have_texts_and_origin(tmp_path: Path) -> None
     [
         (["a.json", "--since", "2026-01-02", "--until", "2026-01-01"], "must be before"),
         (["a.json", "--value-limit", "0"], "--value-limit must be 1 or more"),
-        (["a.json", "--share", "0"], "the share must be above 0"),
+        (["a.json", "--sample-rate", "0"], "the share must be above 0"),
         (["a.json", "-o", "rows.csv"], "samples have lists of contexts; use .jsonl"),
     ],
 )

@@ -94,12 +94,21 @@ def test_json_has_the_same(files: tuple[Path, Path], capsys: pytest.CaptureFixtu
 
 
 def test_the_page_shows_both_runs(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """Three drawings for each metric, and tables of turns with the answers of both runs."""
+    """What is clear, two drawings for each metric, and turns with the answers of both runs."""
     page = tmp_path / "compare.html"
     assert main(["report", *map(str, files), "--output", str(page)]) == 0
     found = parsed(page.read_text(encoding="utf-8"))
-    assert found.tags.count("svg") == 3
-    for text in ("Old 9.", "New 9.", "because 0.31", "row 31 (A: row 9)", "[-0.193, -0.010]"):
+    assert found.tags.count("svg") == 2
+    assert "faithfulness fell by 0.101" in found.text
+    for text in (
+        "25 %",
+        "15 %",
+        "Old 9.",
+        "New 9.",
+        "because 0.31",
+        "row 31 (A: row 9)",
+        "[-0.193, -0.010]",
+    ):
         assert text in found.text
     assert not {"img", "link"} & set(found.tags)
     assert found.tags.count("script") == 1

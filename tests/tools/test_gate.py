@@ -103,7 +103,9 @@ def test_lost_scores_fail_too(lost: int, gained: int, passes: bool) -> None:  # 
     there = [1.0] * lost + [None] * gained + [1.0] * 100
     found = difference_verdict(paired(here, there), drop=0, level=0.01)
     assert found.passed is passes
-    assert f"{lost} rows without a score that the baseline has" in " ".join(found.why)
+    assert f"rows with a score only in the baseline: {lost}, only in this run" in " ".join(
+        found.why
+    )
 
 
 def row(index: int, value: float | None, label: Label | None = "pass", **fields: Any) -> Row:
@@ -172,7 +174,7 @@ def test_answers_may_differ_from_the_baseline(tmp_path: Path) -> None:
     (verdict,) = result.verdicts
     assert (verdict.passed, verdict.rows) == (False, 30)
     assert verdict.found == pytest.approx(0.5245 - 0.9)
-    assert "10 rows of this run not in the baseline, and 10 of the baseline" in verdict.why[-1]
+    assert "rows only in the baseline: 10, only in this run: 10" in verdict.why[-1]
 
 
 def test_the_level_is_shared_by_all_comparisons(tmp_path: Path) -> None:

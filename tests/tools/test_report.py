@@ -19,14 +19,13 @@ from rag_eval_otel.tools.drawing import bin_counts
 from rag_eval_otel.tools.report import Line, collect_scores, find_drift, scores_page
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.scores import read_scores
-from rag_eval_otel.tools.stats import Estimate
 from rag_eval_otel.types import Evaluation, Score
 from score_files import falling, jsonl, page_of, row
 
 HOSTILE = "</title></style><script>document.title='owned'</script><img src=x onerror=alert(1)>'\"&"
 
 
-EVERYTHING = ("--explanations", "--texts", "on", "--trace-url", "http://x/{trace_id}?{span_id}")
+EVERYTHING = ("--texts", "on", "--trace-url", "http://x/{trace_id}?{span_id}")
 
 
 class ParsedPage(HTMLParser):
@@ -182,7 +181,7 @@ def test_an_address_without_an_id(
 @pytest.mark.slow
 def test_page_is_self_contained(tmp_path: Path) -> None:
     """No links but anchors, and a policy that allows only the page's own style and script."""
-    page = page_of(evaluated(tmp_path / "scores.jsonl"), "--explanations")
+    page = page_of(evaluated(tmp_path / "scores.jsonl"), "--texts", "on")
     found = parsed(page)
     assert found.tags.count("script") == 1
     assert not {"link", "img", "iframe", "object", "form"} & set(found.tags)
@@ -247,7 +246,7 @@ def test_page_size_is_bounded(tmp_path: Path) -> None:
     ("output", "told"),
     [
         ("page.pdf", "must end in .html"),
-        ("folder.html", "is a folder"),
+        ("folder.html", "Is a directory"),
         ("a.html", "is the file that is read"),
         ("nowhere/page.html", "cannot be written"),
     ],
@@ -318,13 +317,12 @@ def test_running_mean_is_over_its_window() -> None:
 
 
 def test_lasting_change_is_one_mark() -> None:
-    """Repeated alarms are counted."""
+    """Repeated alarms are of the same change."""
     found = find_drift(line(falling(6000, at=3000)))
     (mark,) = found.marks
     assert 2980 <= mark.onset <= 3010
     assert mark.onset <= mark.at <= 3030
-    assert mark.again >= 3
-    assert found.count == 6000
+    assert found.scores == 6000
     assert found.learn == 2000
 
 
@@ -336,50 +334,87 @@ def test_scores_outside_0_to_1_are_left_out() -> None:
     assert 1950 <= found.marks[0].onset <= 2050
 
 
-PAID, OFFLINE = "faithfulness/1/fused/paid", "faithfulness/1/fused/lexical.4"
+def judged(turns: int = 600) -> list[dict[str, Any]]:
+    """Return scores of a sample in which bad turns are four times as frequent."""
+    rng = np.random.default_rng(5)
+    cells = {"metric": "faithfulness", "service": "shop", "version": "faithfulness/1/fused/paid"}
+    scores = [(score, 0.8 if score < 0.6 else 0.2) for score in rng.beta(4, 1.5, turns).tolist()]
+    return [
+        {**cells, "score": score, "sampling_probability": probability}
+        for score, probability in scores
+        if rng.random() < probability
+    ]
 
 
-def cascade(turns: int = 600, *, rate: float = 0.2) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(4)
-    rows = []
-    for turn in range(turns):
-        score = float(rng.beta(4, 1.5))
-        offline = min(1.0, max(0.0, score / 2 + rng.normal(0, 0.05)))
-        cells = {"id": turn, "metric": "faithfulness", "service": "shop"}
-        rows.append({**cells, "score": offline, "version": OFFLINE})
-        if rng.random() < rate:
-            rows.append({**cells, "score": score, "version": PAID, "sampling_probability": rate})
-    return rows
-
-
-def estimated(path: Path) -> Estimate | None:
-    (series,) = collect_scores(read_scores(path)).series.values()
-    return series.estimated()
-
-
-def test_offline_scores_are_used_in_estimates(
+def test_the_mean_of_all_turns_is_estimated_from_a_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The interval has the true mean, which the page and the terminal show."""
-    path = jsonl(tmp_path / "both.jsonl", cascade())
-    mean = estimated(path)
-    assert mean is not None
-    assert (mean.method, mean.turns) == ("prediction-powered", 600)
-    assert mean.interval is not None
-    assert mean.interval[0] < 4 / 5.5 < mean.interval[1]
-    assert "Mean of all turns, estimated from a sample of them: 0.7" in page_of(path)
-    assert "faithfulness of shop: mean of all turns 0.7" in capsys.readouterr().out
+    """Weighted by the probabilities, if these differ and are known, and there is one version."""
+    rows = judged()
+    page = page_of(jsonl(tmp_path / "sample.jsonl", rows))
+    assert "Mean of all turns, estimated from a sample of them: 0.7" in page
+    out = capsys.readouterr().out
+    ((mean, low, high),) = re.findall(r"mean of all turns ([\d.]+) \[([\d.]+), ([\d.]+)\]", out)
+    assert float(low) < 4 / 5.5 < float(high)
+    assert float(mean) > 0.05 + statistics.mean(cells["score"] for cells in rows)
+    others = ({"sampling_probability": 0.2}, {"sampling_probability": None})
+    two = [rows[0] | {"version": "faithfulness/1/fused/other"}, *rows]
+    for changed in (two, *([cells | other for cells in rows] for other in others)):
+        path = jsonl(tmp_path / "a.jsonl", changed)
+        (series,) = collect_scores(read_scores(path)).series.values()
+        assert series.estimated() is None
 
 
-def test_no_mean_of_all_turns_is_estimated_without_a_sample(tmp_path: Path) -> None:
-    """Where all turns are scored, where probabilities are unknown, and of two judges."""
-    rows = [row for row in cascade() if row["version"] == PAID]
-    every = [{**row, "sampling_probability": 1.0} for row in rows]
-    unknown = [{**row, "sampling_probability": None} for row in rows]
-    assert estimated(jsonl(tmp_path / "every.jsonl", every)) is None
-    assert estimated(jsonl(tmp_path / "unknown.jsonl", unknown)) is None
-    two = [*rows, *({**row, "version": "faithfulness/1/fused/other"} for row in rows)]
-    mean = estimated(jsonl(tmp_path / "two.jsonl", two))
-    assert mean is not None
-    assert mean.value is None
-    assert "scores of 2 versions" in mean.reason
+def labelled(value: float, **cells: Any) -> dict[str, Any]:
+    label = "pass" if value >= 0.5 else "fail"
+    return {"value": value, "status": "ok", "label": label, "threshold": 0.5, **cells}
+
+
+def test_the_headline_says_what_the_data_show(tmp_path: Path) -> None:
+    """A drift alarm with its day, and the share of turns that pass; metrics in trouble first."""
+    steady, fall = falling(1500, at=1500, seed=1), falling(1500, at=1100)
+    rows = [
+        {"time": 1_793_149_200 + 900 * i, "label": labelled(value)["label"]}
+        | row(i, steady=labelled(steady[i]), falls=labelled(value))
+        for i, value in enumerate(fall)
+    ]
+    text = parsed(page_of(jsonl(tmp_path / "a.jsonl", rows))).text
+    share = round(100 * sum(value >= 0.5 for value in fall) / 1500)
+    head = re.search(r"falls fell around (\d+ \w+) 2026; (\d+) % of 1,500 turns pass", text)
+    assert head is not None
+    assert head[1] == "8 November"
+    assert head[2] == str(share)
+    assert text.index("falls") < text.index("steady")
+    assert text.count("threshold 0.5") == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([{"score": 1}], "nothing says which of them are good"),
+        ([row(0, f=labelled(1.0)) | {"label": "pass"}], "100 % of 1 turns pass"),
+        ([{"score": 0.5}] * 1200, "no drift was found"),
+    ],
+)
+def test_the_headline_claims_nothing_else(rows: list[Any], told: str, tmp_path: Path) -> None:
+    """Without labels there is no share, and with few scores nothing about drift."""
+    page = page_of(jsonl(tmp_path / "a.jsonl", rows))
+    assert re.findall("<h1>(.*)</h1>", page) == [f"<bdi>{told}</bdi>"]
+
+
+def test_sections_with_little_to_say_are_folded(tmp_path: Path) -> None:
+    """Of six turns: time line, drift and coverage; the worst refusals are apart from answers."""
+    rows = [
+        row(i, f=labelled(i / 10)) | {"outcome": "declined" if i == 0 else "answered"}
+        for i in range(6)
+    ]
+    page = page_of(jsonl(tmp_path / "a.jsonl", rows))
+    assert re.findall("<summary>(.*?)</summary>", page) == [
+        "Refusals: the worst scores of answers that decline: 1",
+        "Time line: 6 scores",
+        "Drift: no alarm",
+        "each evaluation gave a score",
+    ]
+    worst, _, refusals = page.partition("<details>")
+    assert "row 0" not in worst.partition("Worst turns")[2]
+    assert refusals.partition("</details>")[0].count("row 0") == 1

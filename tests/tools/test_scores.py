@@ -176,7 +176,7 @@ def test_exported_turns_are_read(form: Any, tmp_path: Path) -> None:
         found = {(s.name, s.value, s.label, s.version) for s in rows[0].scores}
         assert found == {(s.name, s.value, s.label, s.version) for s in first.scores}
         assert (rows[0].evaluation.judge, rows[0].stored["label"]) == (first.judge, first.label)
-    assert page_of(path).count("<h3>Time line</h3>") == len(names)
+    assert page_of(path).count("<summary>Time line: 12 scores") == len(names)
 
 
 def test_late_scores_are_read_as_those_of_the_turn(tmp_path: Path) -> None:
@@ -193,3 +193,17 @@ def test_late_scores_are_read_as_those_of_the_turn(tmp_path: Path) -> None:
     assert row.span == f"{chain.get_span_context().span_id:016x}"
     assert {"faithfulness", "context_relevance"} <= {score.name for score in row.scores}
     assert row.evaluation.judge == "fake"
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([{"scores": {"f": 0.5, "g": 0.5}}] * 3, "has more than 3 scores; choose one metric by"),
+        ([{"scores": {"f": {"score": 0.5}}}], "neither value nor status: another version wrote"),
+        ([{"scores": [{"name": "f", "value": 0.5}]}], "has no scores; use score, scores, or a"),
+    ],
+)
+def test_files_that_cannot_be_read(rows: list[Any], told: str, tmp_path: Path) -> None:
+    """Too long, or of a form that another version may have: a message, and no page."""
+    with pytest.raises(ConfigError, match=told):
+        list(read_scores(jsonl(tmp_path / "a.jsonl", rows), most=3))

@@ -116,7 +116,7 @@ def test_page_has_shares_and_marks(scores: Path) -> None:
     """Outcome and cause with their shares; unsupported sentences are marked and escaped."""
     page = page_of(scores, "--texts", "on")
     assert "Outcome and cause" in page
-    assert page.count("25.0%") >= 4
+    assert page.count("25 %") >= 4
     assert "<mark>&lt;b&gt;Cats&lt;/b&gt; purr loudly at night.</mark>" in page
     assert "<b>" not in page
     assert "assistant: On 14 March 1879." in page

@@ -102,9 +102,16 @@ def test_a_signal_ends_the_worker(backend: OtlpReceiver, number: int, ignored: s
     """The turn under way is scored, and the totals are printed."""
     status, log = end_of(backend, number, ignored=ignored)
     assert status == 0, log
-    assert "spans: 3 sent" in log
-    assert "turns: 1 scored" in log
+    assert "spans: 3 in, 3 sent\n" in log
+    assert "turns: 1 scored, 0 refused, 0 failed\n" in log
     assert len(backend.spans()) == 3
+
+
+def test_totals_have_reasons() -> None:
+    """Turns by what became of them, with the reasons of those without scores."""
+    turns = {"scored": 3, "skipped no_answer": 2, "error timeout": 1, "dropped overload": 1}
+    told = [command._counted(turns, name, of) for name, of in command._OUTCOMES.items()]  # noqa: SLF001
+    assert told == ["3 scored", "2 refused (2 no_answer)", "2 failed (1 timeout, 1 overload)"]
 
 
 def test_spans_that_were_lost_are_said_by_the_exit_status(backend: OtlpReceiver) -> None:

@@ -1,9 +1,9 @@
 """Define the ``rag-eval-otel`` command line, and run its commands.
 
-A command is a module that is registered as an entry point of the group `GROUP`. The first line of
-its docstring stands in the list of commands, ``DESCRIPTION`` is its help text,
-``add_options(parser)`` declares its options, and ``run(options)`` executes it and returns the exit
-status.
+A command is a module, or a class such as those in ``commands.py``, that is registered as an entry
+point of the group `GROUP`. The first line of its docstring stands in the list of commands,
+``DESCRIPTION`` is its help text, ``add_options(parser)`` declares its options, and ``run(options)``
+executes it and returns the exit status.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import argparse
 import ast
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, Final, TextIO, cast
 
 from rag_eval_otel import __version__
 from rag_eval_otel.errors import RagEvalError
+from rag_eval_otel.tools.cli.options import INTERRUPTED, say
 from rag_eval_otel.untrusted import visible
 
 GROUP: Final = "rag_eval_otel.commands"
@@ -28,7 +30,7 @@ GROUP: Final = "rag_eval_otel.commands"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
-    options = _parser(words).parse_args(words)
+    options = _options(words)
     try:
         with redirect_stdout(cast("TextIO", _Terminal(sys.stdout))):
             status: int = options.run(options)
@@ -37,15 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has closed the pipe. Without this, Python would write the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
     except RagEvalError as error:
-        return _failed(error, status=2)
+        say(str(error))
+        return 2
     except OSError as error:  # a file that cannot be read, also one of this package
-        return _failed(error, status=1)
-    return status
-
-
-def _failed(error: Exception, *, status: int) -> int:
-    sys.stderr.write(f"rag-eval-otel: {visible(str(error))}\n")
+        say(str(error))
+        return 1
     return status
 
 
@@ -66,31 +68,45 @@ def registered() -> Mapping[str, EntryPoint]:
     return {point.name: point for point in sorted(entry_points(group=GROUP))}
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    """Parse ``words``; a wrong command or option ends the process, with a name that is near."""
     parser = argparse.ArgumentParser(
         prog="rag-eval-otel", description="Live quality scores for RAG, on the trace itself."
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    known = registered()
-    named = known.get(next(iter(words), ""))
-    if named:
-        command = named.load()
-        options = commands.add_parser(
-            named.name,
-            description=command.DESCRIPTION,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_options(options)
-        options.set_defaults(run=command.run)
-        return parser
-    for name, point in known.items():  # a list of them, or an error that has their names
-        commands.add_parser(name, help=_summary(point))
-    return parser
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    known, name = registered(), next(iter(words), "")
+    if name not in known:
+        if name and not name.startswith("-"):
+            meant = _meant(name, known)
+            parser.error(f"there is no command {name!r}{meant}; commands: {', '.join(known)}")
+        for name, point in known.items():
+            commands.add_parser(name, help=_summary(point))
+        return parser.parse_args(words)
+    command = known[name].load()
+    named = commands.add_parser(
+        name,
+        description=command.DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_options(named)
+    named.set_defaults(run=command.run)
+    options, others = parser.parse_known_args(words)
+    if others:
+        flags = named._option_string_actions  # noqa: SLF001  # argparse has no public way to ask
+        named.error(f"unrecognized arguments: {' '.join(others)}{_meant(others[0], flags)}")
+    return options
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word.partition("=")[0], known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _summary(point: EntryPoint) -> str:
-    """Return the first line of a command module's docstring, without importing the module."""
+    """Return the first line of a command's docstring, without importing the module of another."""
+    if point.attr:
+        return str(point.load().__doc__).partition("\n")[0]
     spec = find_spec(point.module)
     if spec is None or spec.origin is None:
         return "is not installed completely"

@@ -20,13 +20,7 @@ from rag_eval_otel.judge.tasks import Reply, Task
 from rag_eval_otel.judge.usage import is_offline
 from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.tools.cli.options import (
-    AS_JSON,
-    FLAG,
     INTERRUPTED,
-    PERIOD,
-    Options,
-    add_all,
-    add_scoring_options,
     check_period,
     measurement_for,
     print_result,
@@ -48,38 +42,9 @@ from rag_eval_otel.tools.read import Dataset, open_dataset, writing_samples
 from rag_eval_otel.tools.stats import Summary, Totals
 from rag_eval_otel.types import COUNTS, Replies, Usage
 
-DESCRIPTION = """\
-Scores the turns in stored traces as live evaluation does, and writes the scores back as objects of
-the backend: annotations of Phoenix, feedback of MLflow, scores of Langfuse. SOURCE is
-
-  phoenix:PROJECT      PHOENIX_ENDPOINT, PHOENIX_API_KEY
-  mlflow:EXPERIMENT    MLFLOW_TRACKING_URI, MLFLOW_TRACKING_TOKEN
-  langfuse             LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY
-
-Before it begins, it prints the number of turns, and about how many requests, tokens and how much
-money they take, and asks on a terminal. Without a terminal, it begins only with --yes.
-
-After an interrupt or a kill, run the same command again: turns that have their scores, of the same
-metrics, prompts and judge, are neither scored nor written again, whoever has written them.
-
-Exit status: 0 each turn has its scores; 1 a turn has an error instead of a score, or a score could
-not be written; 2 misuse, or not begun; 130 interrupted.
-"""
 _BATCH: Final = 100  # turns for whose scores the backend is asked, or that are written, at once
 _TRIED: Final = 20  # turns by which the usage of all turns is estimated
 _AGAIN: Final = "run the same command again to continue"
-_OPTIONS: Options = {
-    "source SOURCE": ("as above", {}),
-    **PERIOD,
-    "--sample-rate SHARE": ("of the traces (default: 1)", {"type": float, "default": 1.0}),
-    "--yes": ("begin without asking", FLAG),
-    **AS_JSON,
-}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_all(parser, _OPTIONS)
-    add_scoring_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:

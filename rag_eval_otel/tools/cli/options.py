@@ -1,4 +1,7 @@
-"""Options of the command line that several commands share, and checks of files."""
+"""Options of the command line that several commands share, and checks of files.
+
+What is slow to import is imported by the functions that need it, as ``--help`` needs none of it.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from rag_eval_otel.config import Config, read_thresholds, thresholds_of
-from rag_eval_otel.environment import names_in, switch
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.evaluation import Measurement
-from rag_eval_otel.judge.models import build_embedder, build_plain_judge
-from rag_eval_otel.live.scorer import build_measurement
-from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.untrusted import visible
+
+if TYPE_CHECKING:
+    from rag_eval_otel.config import Config
+    from rag_eval_otel.evaluation import Measurement
 
 Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Options by their names and metavar, ``-o --output FILE``, with help and further arguments."""
@@ -27,24 +28,9 @@ Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 INTERRUPTED: Final = 130
 """The exit status after an interrupt, as that of shells."""
 
-FLAG: Final[Mapping[str, Any]] = {"action": "store_true"}
-
 
 def chosen(*words: str, default: str | None = None) -> Mapping[str, Any]:
     return {"choices": words, "default": default}
-
-
-def constant(word: str, *, default: str, dest: str | None = None) -> Mapping[str, Any]:
-    named = {} if dest is None else {"dest": dest}
-    return {"action": "store_const", "const": word, "default": default, **named}
-
-
-AS_JSON: Options = {
-    "--json": ("print the result as JSON", constant("json", default="text", dest="form"))
-}
-VERSIONS: Options = {
-    "--versions": ("any: compare other judges, metrics and prompts, too", chosen("same", "any"))
-}
 
 
 def add_all(parser: argparse._ActionsContainer, options: Options) -> None:
@@ -61,8 +47,7 @@ def say(text: str) -> None:
 
 
 def print_result(options: argparse.Namespace, result: object, text: str) -> None:
-    as_json = options.form == "json"
-    text = json.dumps(result, indent=2, ensure_ascii=False) if as_json else text
+    text = json.dumps(result, indent=2, ensure_ascii=False) if options.json else text
     sys.stdout.write(f"{text}\n")
 
 
@@ -82,48 +67,28 @@ def count_up_to(most: int | None = None) -> Callable[[str], int]:
     return count
 
 
-THRESHOLDS: Options = {
-    "--threshold METRIC=SCORE": (
-        "lowest score with which a metric passes; may be given several times",
-        {"action": "append", "default": [], "dest": "pairs"},
-    ),
-    "--thresholds FILE.toml": ("as `rag-eval-otel calibrate --write` writes it", {"type": Path}),
-    "--label-metrics METRICS": (
-        "metrics that decide the overall label (default: those the judge can tell)",
-        {"type": names_in},
-    ),
-}
-"""The options about thresholds, for every command that labels scores."""
-
-_UNITS: Final = {"d": "days", "h": "hours"}
-_COUNT: Final = {"type": count_up_to()}
-_SCORING: Options = {
-    "--metrics": ("metrics or sets of them, by comma (default: default)", {"type": names_in}),
-    "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
-    "--embedder hashing|PROVIDER/MODEL": ("(default: by environment or judge)", {}),
-    "--prompts FOLDER": ("prompt files that replace the built-in ones", {}),
-    "--explanations on|off": ("ask the judge for reasons (default: off)", {"type": switch}),
-    "--prices FILE": ("prices of tokens, JSON (default: RAG_EVAL_PRICES, else list prices)", {}),
-    "--max-text-chars N": ("cut each text after N characters, a row after 4 N", _COUNT),
-    "--concurrency N": ("rows at once (default: 16)", _COUNT),
-    "--timeout SECONDS": ("time limit of a row (default: 30)", {"type": float}),
-}
-
-
-def add_scoring_options(parser: argparse.ArgumentParser) -> None:
-    add_all(parser, {**_SCORING, **THRESHOLDS})
+_SETTINGS: Final = (
+    *("metrics", "judge", "embedder", "prompts", "explanations", "prices", "max_text_chars"),
+    *("concurrency", "label_metrics"),
+)
+"""The options of scoring that have the name of an option of `Config`."""
 
 
 def scoring_config(options: argparse.Namespace) -> Config:
-    names = [option.partition(" ")[0][2:].replace("-", "_") for option in _SCORING]
-    settings = {name: getattr(options, name) for name in (*names, "label_metrics")}
+    from rag_eval_otel.config import Config  # noqa: PLC0415  # slow to import
+
+    settings = {name: getattr(options, name) for name in _SETTINGS}
     settings["thresholds"] = chosen_thresholds(options)
-    settings["evaluation_timeout"] = settings.pop("timeout")
+    settings["evaluation_timeout"] = options.timeout
     return Config.from_env(**{name: v for name, v in settings.items() if v is not None})
 
 
 def measurement_for(config: Config, **changes: Any) -> Measurement:
     """Return what live evaluation measures by, with ``changes``."""
+    from rag_eval_otel.judge.models import build_embedder, build_plain_judge  # noqa: PLC0415
+    from rag_eval_otel.live.scorer import build_measurement  # noqa: PLC0415
+    from rag_eval_otel.runtime.guard import LimitedLog  # noqa: PLC0415
+
     return replace(
         build_measurement(config),
         judge=build_plain_judge(config),  # a circuit breaker would fail all rows during an outage
@@ -131,6 +96,9 @@ def measurement_for(config: Config, **changes: Any) -> Measurement:
         log=LimitedLog(),
         **changes,
     )
+
+
+_UNITS: Final = {"d": "days", "h": "hours"}
 
 
 def moment_of(text: str) -> datetime:
@@ -145,18 +113,14 @@ def moment_of(text: str) -> datetime:
     )
 
 
-PERIOD: Options = {
-    "--since TIME": ("turns from this time on: 7d, 12h or 2026-11-22T09:00Z", {"type": moment_of}),
-    "--until TIME": ("only turns before this time", {"type": moment_of}),
-}
-
-
 def check_period(options: argparse.Namespace) -> None:
     if options.since and options.until and options.since >= options.until:
         raise ConfigError(f"--since {options.since} must be before --until {options.until}")
 
 
 def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
+    from rag_eval_otel.config import read_thresholds, thresholds_of  # noqa: PLC0415
+
     if options.thresholds is None and not options.pairs:
         return None
     thresholds = {} if options.thresholds is None else read_thresholds(options.thresholds)

@@ -7,7 +7,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   const textOf = (row, column) => row.cells[column].textContent.trim();
   const numberOf = (row, column) => {
-    const text = row.cells[column].dataset.value ?? textOf(row, column).replace(/^(row )?([-+0-9.,e]+)$/, "$2");
+    const text = textOf(row, column).replace(/^(row )?([-+0-9.,e]+)$/, "$2");
     return text === "" ? NaN : Number(text.replaceAll(",", ""));
   };
   const compare = (column) => (a, b) => {
