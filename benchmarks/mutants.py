@@ -7,6 +7,9 @@ the functions that changed since a revision of git. A mutant is killed if the te
 module fails, or does not end within 20 seconds. The test file of ``rag_eval_otel/live/store.py`` is
 ``tests/live/test_store.py``. The mutants that survive are printed, and the share of those killed.
 The exit status is 1 if the share is below 80 %. All runs use copies of the tree.
+
+What no test could tell, or every import does, is not drawn: changes of annotations, of the options
+of `@dataclass`, of blocks for type checkers, of `==` to `is` or back, and what does not compile.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Literal, TypeAlias
 
 import cosmic_ray.plugins
 from cosmic_ray.ast import ast_nodes, get_ast
@@ -34,6 +41,7 @@ from cosmic_ray.mutating import mutate_code
 ROOT = Path(__file__).parents[1]
 PACKAGE = "rag_eval_otel"
 AREAS = ("capture", "live", "judge", "export")
+Outcome: TypeAlias = Literal["fails", "does not end", "survives"]
 GOAL = 0.8
 SECONDS = 20.0
 FEW = 10  # of fewer mutants, a share says nothing
@@ -41,6 +49,7 @@ OPERATORS = [
     (name, operator())
     for name in cosmic_ray.plugins.operator_names()
     if not (operator := cosmic_ray.plugins.get_operator(name)).arguments()
+    and not name.endswith(("_Eq_Is", "_NotEq_IsNot", "_Is_Eq", "_IsNot_NotEq"))
 ]
 
 
@@ -74,9 +83,9 @@ def tests_of(module: Path) -> Path | None:
 
 
 def mutants_of(module: Path, lines: set[int] | None = None) -> Iterator[Mutant]:
-    """Yield all mutants of ``module``, or those in ``lines``, without changes of annotations."""
+    """Yield all mutants of ``module``, or those in ``lines``, without those of declarations."""
     source = (ROOT / module).read_text(encoding="utf-8")
-    ignored = _without_effect(ast.parse(source))
+    ignored = _declarations(ast.parse(source))
     nodes, tests = list(ast_nodes(get_ast(source))), tests_of(module)
     for name, operator in OPERATORS:
         places = [start for node in nodes for start, _ in operator.mutation_positions(node)]
@@ -88,14 +97,17 @@ def mutants_of(module: Path, lines: set[int] | None = None) -> Iterator[Mutant]:
                 )
 
 
-def _without_effect(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the places of annotations and of blocks for type checkers, which never run."""
+def _declarations(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the places of annotations, options of dataclasses and blocks for type checkers."""
     found: list[ast.AST | None] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.arg | ast.AnnAssign):
             found.append(node.annotation)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.append(node.returns)
+        elif isinstance(node, ast.ClassDef):
+            calls = [one for one in node.decorator_list if isinstance(one, ast.Call)]
+            found += [option.value for call in calls for option in call.keywords]
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             found.append(node)
     return [
@@ -130,68 +142,78 @@ def _functions_around(module: Path, lines: set[int]) -> set[int]:
     return around
 
 
-def is_killed(mutant: Mutant, tree: Path) -> bool:
-    """Run the tests of a mutant in the copy ``tree``."""
-    if mutant.tests is None:
-        return False
-    path = tree / mutant.module
-    source = path.read_text(encoding="utf-8")
+def in_random_order(mutants: Sequence[Mutant], seed: int) -> Iterator[Mutant]:
+    """Yield the mutants that compile."""
+    for mutant in random.Random(seed).sample(mutants, len(mutants)):
+        with warnings.catch_warnings(), suppress(SyntaxError):
+            warnings.simplefilter("ignore")
+            compile(changed_source(mutant, ROOT), str(mutant.module), "exec")
+            yield mutant
+
+
+def changed_source(mutant: Mutant, tree: Path) -> str:
+    source = (tree / mutant.module).read_text(encoding="utf-8")
     changed = mutate_code(source, dict(OPERATORS)[mutant.operator], mutant.occurrence)
     assert changed is not None, mutant
+    return changed
+
+
+def outcome_of(mutant: Mutant, tree: Path) -> Outcome:
+    """Run the tests of a mutant in the copy ``tree``."""
+    if mutant.tests is None:
+        return "survives"
+    path = tree / mutant.module
     try:
-        path.write_text(changed, encoding="utf-8")
-        return not passes(mutant.tests, tree)
+        path.write_text(changed_source(mutant, ROOT), encoding="utf-8")
+        return outcome_of_tests(mutant.tests, tree, PYTHONDONTWRITEBYTECODE="1")
     finally:
-        path.write_text(source, encoding="utf-8")
+        shutil.copy2(ROOT / mutant.module, path)
 
 
-def passes(tests: Path, tree: Path) -> bool:
-    """Return True if ``tests`` pass in ``tree`` within the time."""
+def outcome_of_tests(tests: Path, tree: Path, **variables: str) -> Outcome:
     command = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(tests))
     paths = os.pathsep.join([str(tree), str(tree / "tests")])
-    env = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "", **variables}
     try:
         done = subprocess.run(command, cwd=tree, env=env, capture_output=True, timeout=SECONDS)  # noqa: PLW1510  # the status is the result
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return "does not end"
+    return "fails" if done.returncode else "survives"
 
 
-def copies(folder: Path, count: int) -> Iterator[Path]:
-    """Copy what is tracked, and what is new, into ``count`` folders."""
+def copy_of_tree(tree: Path) -> Path:
+    """Copy what is tracked, and what is new."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for number in range(count):
-        tree = folder / str(number) / "tree"
-        for name in filter(None, names.split("\0")):
-            if (ROOT / name).is_file():
-                (tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, tree / name)
-        yield tree
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    return tree
 
 
-def run(mutants: Sequence[Mutant], workers: int) -> tuple[list[Mutant], list[Path]]:
-    """Return the mutants that survive, and the test files that fail without any mutant."""
+def outcomes(mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, Outcome]]:
+    """Yield what becomes of each mutant, if its tests pass without it."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
-        trees: SimpleQueue[Path] = SimpleQueue()
-        for tree in copies(Path(folder), workers):
-            trees.put(tree)
+        tree = copy_of_tree(Path(folder, "0", "tree"))
+        files = sorted({mutant.tests for mutant in mutants if mutant.tests is not None})
+        passed = pool.map(lambda one: outcome_of_tests(one, tree), files)
+        found = dict(zip(files, passed, strict=True))
+        for tests in (tests for tests in files if found[tests] != "survives"):
+            print(f"{found[tests]} without a mutant, in {SECONDS:.0f} s: {tests}")
+        trees: SimpleQueue[Path] = SimpleQueue()  # with the bytecode of the run without mutants
+        for number in range(workers):
+            trees.put(shutil.copytree(tree, Path(folder, str(number + 1), "tree")))
 
-        def in_a_tree(mutant: Mutant | None, tests: Path | None) -> bool:
+        def in_a_tree(mutant: Mutant) -> Outcome:
             tree = trees.get()
             try:
-                if mutant is not None:
-                    return is_killed(mutant, tree)
-                return tests is None or passes(tests, tree)
+                return outcome_of(mutant, tree)
             finally:
                 trees.put(tree)
 
-        files = sorted({mutant.tests for mutant in mutants if mutant.tests is not None})
-        healthy = list(pool.map(lambda tests: in_a_tree(None, tests), files))
-        broken = [tests for tests, is_healthy in zip(files, healthy, strict=True) if not is_healthy]
-        tried = [mutant for mutant in mutants if mutant.tests not in broken]
-        killed = pool.map(lambda mutant: in_a_tree(mutant, None), tried)
-        return [one for one, is_dead in zip(tried, killed, strict=True) if not is_dead], broken
+        tried = [one for one in mutants if one.tests is None or found[one.tests] == "survives"]
+        yield from zip(tried, pool.map(in_a_tree, tried), strict=True)
 
 
 def main() -> int:
@@ -206,21 +228,20 @@ def main() -> int:
         places = changed_since(options.since)
         mutants = [one for path, lines in places.items() for one in mutants_of(path, lines)]
     else:
-        modules = [path for area in AREAS for path in (ROOT / PACKAGE / area).rglob("*.py")]
+        modules = [path for area in AREAS for path in sorted((ROOT / PACKAGE / area).rglob("*.py"))]
         mutants = [one for path in modules for one in mutants_of(path.relative_to(ROOT))]
-    drawn = random.Random(options.seed).sample(mutants, min(options.count, len(mutants)))
-    survivors, broken = run(sorted(drawn, key=str), options.workers)
-    for mutant in survivors:
-        print(f"survives: {mutant}")
-    for tests in broken:
-        print(f"fails, or takes more than {SECONDS:.0f} s, without a mutant: {tests}")
-    tried = [mutant for mutant in drawn if mutant.tests not in broken]
-    alive, by_area = Counter(one.area for one in survivors), Counter(one.area for one in tried)
-    for area, count in sorted(by_area.items()):
-        print(f"{area}: {count - alive[area]} of {count} killed")
-    share = 1 - len(survivors) / len(tried) if tried else 1.0
-    print(f"{len(tried) - len(survivors)} of {len(tried)} mutants killed ({share:.0%})")
-    return int(share < GOAL and len(tried) >= FEW)
+    drawn = list(islice(in_random_order(mutants, options.seed), options.count))
+    counts: defaultdict[str, Counter[Outcome]] = defaultdict(Counter)
+    for mutant, outcome in outcomes(sorted(drawn, key=str), options.workers):
+        counts[mutant.area][outcome] += 1
+        if outcome != "fails":
+            print(f"{outcome}: {mutant}", flush=True)
+    for area, of_area in counts.items():
+        print(f"{area}: {of_area.total() - of_area['survives']} of {of_area.total()} killed")
+    tried = sum(of_area.total() for of_area in counts.values())
+    killed = tried - sum(of_area["survives"] for of_area in counts.values())
+    print(f"{killed} of {tried} mutants killed ({killed / max(tried, 1):.0%})")
+    return int(killed < GOAL * tried and tried >= FEW)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import JudgeTransportError
@@ -210,11 +212,16 @@ SCALES = {"correctness": (1, 5), "context_relevancy_rubric": (0, 2)}
 """Where a number is not from 0 to 1."""
 
 
+@cache
+def schema_of(reply: type[BaseModel]) -> dict[str, Any]:
+    return reply.model_json_schema()
+
+
 def _said(task: Task[Any], dice: random.Random) -> object:
     if task.prompt == "rubric":
         return {"rating": dice.choice(levels_shown(task))}
     low, high = SCALES.get(task.prompt, (0, 1))
-    whole = task.reply.model_json_schema()
+    whole = schema_of(task.reply)
 
     def fitting(schema: Any) -> Any:
         schema = whole.get("$defs", {}).get(schema.get("$ref", "").rpartition("/")[2], schema)

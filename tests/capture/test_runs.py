@@ -4,15 +4,12 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage
 
 from rag_eval_otel.capture.runs import MAX_RUNS
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.types import Passage
 from recording import (
     ANSWER,
-    PAGE,
     QUESTION,
     Capture,
     begin,
@@ -224,83 +221,3 @@ def test_runs_may_end_while_the_lock_is_held() -> None:
     with captured.recorder._lock:  # noqa: SLF001
         finish(captured, write, root)
     assert len(captured.turns) == 1
-
-
-OTHER = "The museum opens at nine on all days of the week."
-SHOWN = f"Answer.\n\n{PAGE}\n\n{OTHER}\n\nQuestion: {QUESTION}"
-
-
-def search_then_ask(
-    captured: Capture,
-    prompt: str = SHOWN,
-    *,
-    after: str | None = None,
-    told: str = "Yes.",
-    hours: int = 0,
-) -> None:
-    documents = [Document(PAGE), Document(OTHER)]
-    search = begin(captured, "retriever", 1, asked=QUESTION, told=documents)
-    finish(captured, search)
-    search.end = (search.end or 0) - hours * 3600 * 10**9
-    asked = [HumanMessage(prompt)]
-    finish(captured, begin(captured, "llm", 2, asked=asked, told=AIMessage(ANSWER)))
-    if after is not None:
-        asked = [HumanMessage(after)]
-        finish(captured, begin(captured, "llm", 3, asked=asked, told=AIMessage(told)))
-
-
-@pytest.mark.parametrize(
-    ("prompt", "after", "reasons"),
-    [
-        (SHOWN, None, []),
-        (SHOWN, "Another question?", []),
-        (SHOWN, f"Is it grounded?\n{PAGE}\n{ANSWER}", []),
-        (SHOWN, f"Translate: {ANSWER}", ["split"]),
-        (SHOWN, f"Answer once more.\n{PAGE}", ["split"]),
-        (f"Answer.\n\n{OTHER}\n\nQuestion: {QUESTION}", None, ["split"]),
-        (f"{SHOWN}\nAnswer: Ada.\nIs it right?", None, ["split"]),
-        (SHOWN.replace("\n\nQ", "\n\nIt was built of brick.\n\nQ"), None, ["split"]),
-        (QUESTION, None, ["no_retrieval"]),
-    ],
-)
-def test_a_retrieval_and_a_call_after_it(
-    prompt: str, after: str | None, reasons: list[str]
-) -> None:
-    """They are a turn if the prompt shows its documents only, and the reply is no draft."""
-    captured = capture()
-    search_then_ask(captured, prompt, after=after)
-    captured.flush()
-    assert len(captured.turns) == ("split" not in reasons and prompt == SHOWN)
-    assert captured.reasons == reasons
-
-
-def test_large_runs_are_not_kept_beside_others() -> None:
-    """The size of a run is known at its end; none waits in memory for the next of its thread."""
-    captured = capture()
-    search_then_ask(captured, "x" * 2**21)
-    assert not captured.recorder._beside or not any(captured.recorder._beside.values())  # noqa: SLF001
-
-
-def test_a_reply_that_the_next_call_improves_is_no_answer() -> None:
-    """A call with documents and reply grades the reply only if it replies with a verdict."""
-    captured = capture()
-    search_then_ask(
-        captured, after=f"Improve it.\n{PAGE}\n{ANSWER}", told="Founded in 1987, I say."
-    )
-    captured.flush()
-    assert not captured.turns
-
-
-def test_a_call_after_a_retrieval_waits_for_the_next_run() -> None:
-    """It is read after the grace; a retrieval of an hour ago joins nothing."""
-    clock = ManualClock()
-    captured = capture(grace=GRACE, clock=clock)
-    search_then_ask(captured)
-    captured.recorder.flush(GRACE)
-    assert not captured.turns
-    clock.advance(GRACE)
-    captured.recorder.flush(GRACE)
-    assert len(captured.turns) == 1
-    search_then_ask(other := capture(), hours=1)
-    other.flush()
-    assert not other.turns

@@ -201,7 +201,12 @@ def seconds_for(turns: int, rate: float) -> float:
     for number in range(40 * turns):
         whole.resource_spans[0].resource.attributes.add(key=f"a{number}")
     began = time.process_time()
-    _, counts, _ = scored(bytes(whole.SerializeToString()), sample_rate=rate, hold_seconds=60.0)
+    options: dict[str, Any] = {
+        "sample_rate": rate,
+        "hold_seconds": 60.0,
+        "metrics": ["faithfulness"],
+    }
+    _, counts, _ = scored(bytes(whole.SerializeToString()), **options)
     assert sum(counts.values()) == turns
     return time.process_time() - began
 
@@ -215,7 +220,7 @@ def test_the_time_for_a_request_grows_with_its_size(rate: float) -> None:
 
 async def test_names_of_scopes_are_limited() -> None:
     """They come from outside, and are counted as long as the worker runs."""
-    config = Config(judge="lexical", drift=False)
+    config = Config(judge="lexical", drift=False, metrics=["faithfulness"])
     engine = Engine(config, Exporter(FakeSender(), Meters()), max_bytes=2**26)
     for number in range(1, 110):
         await engine.score(content(*turn(number), scope=f"scope {number}" * 99), 3)

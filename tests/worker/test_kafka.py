@@ -161,6 +161,7 @@ async def reading_with(**options: Any) -> AsyncIterator[Reading]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rag_eval_otel.worker.kafka._BATCH", 10)
     monkeypatch.setattr("rag_eval_otel.worker.kafka._COMMIT", 0.02)
     monkeypatch.setattr("rag_eval_otel.worker.kafka._HANDOVER", 0.1)
 
@@ -247,14 +248,14 @@ async def test_options_that_the_source_relies_on_stay() -> None:
 
 async def test_a_full_worker_reads_no_more_until_half_is_done() -> None:
     """So every turn is scored, however many wait."""
-    async with reading_with(concurrency=2) as reading:
-        reading.put(*(content(*turn(number)) for number in range(1, 301)))
+    async with reading_with(concurrency=2, metrics=["faithfulness"]) as reading:
+        reading.put(*(content(*turn(number)) for number in range(1, 41)))
         await until(lambda: reading.consumer.paused == {0, 1})
         assert reading.consumer.waiting
         reading.may_send()
-        await until(lambda: reading.consumer.committed == {0: 300}, 60)
+        await until(lambda: reading.consumer.committed == {0: 40})
         assert not reading.consumer.paused
-    assert reading.turns == {"scored": 300}
+    assert reading.turns == {"scored": 40}
 
 
 @pytest.mark.parametrize("is_fatal", [False, True])

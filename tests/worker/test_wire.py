@@ -66,7 +66,7 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
 }
 
 
-RARE = ATTACKS.keys() - {"events", "values in a list"}
+RARE = ATTACKS.keys() - {"values in a list"}
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in RARE)) for name in ATTACKS]
 
 
