@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SCALARS: Final = frozenset({str, bool, int, float, type(None)})
+_NUMBERS: Final = frozenset({int, float})
 _LEVELS: Final = 6  # levels of containers within containers that are copied
 _ENDS: Final = ("finish_reason", "stop_reason", "done_reason")  # by provider
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
@@ -62,26 +63,31 @@ class _Event:
     __code__: CodeType = _pattern.__code__
     __defaults__ = None
     __kwdefaults__ = None
+    edge: Edge  # of the handler to which it is bound
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.__annotations__ = {}
+        self.function = function
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
 
-    def __get__(self, handler: object | None, owner: type | None = None) -> Any:
-        return self if handler is None else MethodType(self, handler)  # type: ignore[arg-type]
+    def __get__(self, handler: LangChainCapture | None, owner: type | None = None) -> Any:
+        if handler is None:
+            return self
+        bound = _Event(MethodType(self.function, handler))
+        bound.edge = handler.edge
+        return bound
+
+    def __call__(self, *args: Any, **event: Any) -> _Done:
+        with self.edge:
+            self.function(*args, **event)
+        return _DONE
 
 
 def _event(function: F) -> F:
-    def call(handler: LangChainCapture, *args: Any, **event: Any) -> _Done:
-        with handler.edge:
-            function(handler, *args, **event)
-        return _DONE
-
-    kind = type("_Event", (_Event,), {"__call__": staticmethod(call)})
-    return cast("F", kind(function))
+    return cast("F", _Event(function))
 
 
 class LangChainCapture(BaseCallbackHandler):
@@ -96,7 +102,7 @@ class LangChainCapture(BaseCallbackHandler):
         self.edge = edge
         for name, event in vars(LangChainCapture).items():
             if isinstance(event, _Event) and getattr(type(self), name) is event:  # not overridden
-                setattr(self, name, MethodType(event, self))  # type: ignore[arg-type]
+                setattr(self, name, getattr(self, name))  # bound once
 
     @_event
     def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> None:
@@ -280,19 +286,19 @@ def note(value: Any, depth: int = 0) -> Any:
     if kind is dict:
         return {key: note(part, depth + 1) for key, part in islice(value.items(), _ITEMS)}
     if kind is list or kind is tuple:
-        if value and type(value[0]) in {int, float}:
+        if value and type(value[0]) in _NUMBERS:
             return []  # an embedding
         return [note(part, depth + 1) for part in value[-_ITEMS:]]
     return _note_object(value, depth)
 
 
 def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for each kind of value
-    if isinstance(value, BaseMessage):
-        return _note_message(value, depth)
-    if isinstance(value, Document):
+    if isinstance(value, Document):  # the most frequent kind
         fields = value.__dict__  # read often: the model's own attribute access is slower
         about = dict(fields.get("metadata") or {})
         return {"page_content": fields["page_content"], "id": fields.get("id"), "metadata": about}
+    if isinstance(value, BaseMessage):
+        return _note_message(value, depth)
     if isinstance(value, PromptValue):
         return [_note_message(message, depth + 1) for message in value.to_messages()]
     if isinstance(value, str):

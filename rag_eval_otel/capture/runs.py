@@ -93,7 +93,6 @@ class RunTree:
     runs: list[Run] = field(default_factory=list)
     open: int = 0
     ended_at: float | None = None
-    is_kept: bool = True
     lost: int = 0
     size: int = 0
     searched: int | None = None
@@ -111,9 +110,10 @@ class RunTree:
 
     @property
     def may_follow_search(self) -> bool:
+        if self.called is None or self.searched is not None:
+            return False
         beside = tuple(self.beside)  # another thread may add to it
-        is_open = any(tree.has_only_searched and not tree.is_used for tree in beside)
-        return is_open and self.called is not None and self.searched is None
+        return any(tree.has_only_searched and not tree.is_used for tree in beside)
 
     @property
     def root(self) -> Run:
@@ -131,7 +131,8 @@ class RunTree:
                 step = _with_said(step, run, said[run.id], most=most)
             if run.is_prompt and step.prompt and not has_model:
                 step = replace(step, kind="llm")
-            steps.append(step if run.parent is not None else replace(step, parent=parent))
+            is_below = parent is not None and run.parent is None
+            steps.append(replace(step, parent=parent) if is_below else step)
         return steps
 
 
@@ -159,21 +160,22 @@ def _step_of(run: Run, most: int) -> Step:
         error=run.error,
     )
     inputs, outputs = plain(copier.value(run.asked)), plain(copier.value(run.told))
+    more: dict[str, Any] = {"metadata": run.metadata}
     if run.kind == "llm":
-        step = build.llm(view, messages=inputs, reply=outputs, response_id=run.response_id)
+        step = build.llm(view, messages=inputs, reply=outputs, response_id=run.response_id, **more)
     elif run.kind == "retriever":
-        step = build.retrieval(view, inputs=inputs, documents=outputs)
+        step = build.retrieval(view, inputs=inputs, documents=outputs, **more)
     elif run.kind == "tool":
-        description = (run.description or "")[:most]
-        step = build.tool(view, inputs=inputs, outputs=outputs, description=description)
+        more["description"] = (run.description or "")[:most]
+        step = build.tool(view, inputs=inputs, outputs=outputs, **more)
     else:
-        step = build.chain(view, run.kind, inputs=inputs, outputs=outputs)
+        step = build.chain(view, run.kind, inputs=inputs, outputs=outputs, **more)
         if run.is_prompt:
             shown = build.llm(view, messages=outputs, reply=None)
             step = replace(step, input=shown.input, prompt=shown.prompt, output=None)
     # A reader may have stripped white space from a text that was cut, or taken a part of it.
     is_cut = copier.is_cut and has_longer_text(step, most // 2)
-    return replace(step, metadata=run.metadata, is_cut=is_cut)
+    return replace(step, is_cut=True) if is_cut else step
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
@@ -208,12 +210,13 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
     return replace(step, **parts, query=query, recorded=recorded, cut=all_cut, flat=False)
 
 
-def size_of(value: object) -> int:
-    if isinstance(value, str):
+def size_of(value: Any) -> int:
+    """Return the number of characters in plain data."""
+    kind = type(value)  # `isinstance` of an abstract class takes time
+    if kind is str:
         return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(size_of, value.values()))
-    return sum(map(size_of, value)) if isinstance(value, list) else 0
+    parts = value.values() if kind is dict else value if kind is list else ()
+    return sum([len(each) if type(each) is str else size_of(each) for each in parts])
 
 
 @dataclass(eq=False, repr=False)
@@ -301,18 +304,17 @@ class RunRecorder:
 
     def end(self, run: Run) -> None:
         """Record the end of ``run``, at the first call, and pass on its tree if it is complete."""
-        tree = run.tree
         is_root = run.parent is None
         # Inner chains are not counted: they mostly pass on texts of other runs.
         size = size_of([run.told, run.asked]) if is_root or run.kind != "chain" else 0
         with self._lock:
-            if run.end is not None:
+            if run.end is not None or run.id not in self.runs:
                 return
+            tree = run.tree
             run.end = max(time.time_ns(), run.start)
             tree.open -= 1
-            if size and tree.is_kept:
-                tree.size += size
-                self._size += size
+            tree.size += size
+            self._size += size
             if is_root:
                 tree.ended_at = self.clock()
                 if tree.has_only_searched or tree.beside:
@@ -322,8 +324,8 @@ class RunRecorder:
             # After a retrieval, the next root run shows whether this one has only made a draft.
             is_waiting = tree.open or tree.may_follow_search
             is_finished = not is_waiting or tree.root.error is not None
-            if is_finished and not self._forget(tree):
-                return
+            if is_finished:
+                self._forget(tree)
         if is_finished:
             self.finished(tree)
         elif is_root:
@@ -334,15 +336,15 @@ class RunRecorder:
         until = self.clock() - grace
         with self._lock:
             ended = [t for t in self._trees.values() if t.ended_at is not None]
-            ready = [t for t in ended if (t.ended_at or 0.0) <= until and self._forget(t)]
+            ready = [t for t in ended if (t.ended_at or 0.0) <= until]
+            for tree in ready:
+                self._forget(tree)
         for tree in ready:
             self.finished(tree)
 
-    def _forget(self, tree: RunTree) -> bool:
-        if self._trees.pop(tree.root.id, None) is None:
-            return False
-        tree.is_kept = False
+    def _forget(self, tree: RunTree) -> None:
+        del self._trees[tree.root.id]
         for run in tree.runs:
-            self.runs.pop(run.id, None)
+            del self.runs[run.id]
+            del run.tree  # without this cycle, no garbage collection is needed
         self._size -= tree.size
-        return True

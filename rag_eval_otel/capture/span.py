@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, Any] = {}
 MOST_ATTRIBUTES: Final = 128  # of a span, if it has no limit of its own
 _DEPTH: Final = 50  # levels of containers within containers that are copied
+_NUMBERS: Final = frozenset({bool, int, float})
+_EXACT: Final = _NUMBERS | {type(None), str, dict, list, tuple}
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
 ROUTES: Final = ("http.route", "url.path", "http.target")  # the most general first
 
@@ -172,19 +174,17 @@ class Copier:
         return {exact(name): self.value(value) for name, value in attributes.items()}
 
     def value(self, value: Any, within: tuple[int, ...] = ()) -> Any:
-        if value is None or type(value) in {bool, int, float}:
+        if type(value) not in _EXACT:  # slow, and rare
+            value = _exact_value(value)
+        kind = type(value)
+        if value is None or kind in _NUMBERS:
             return value
-        if isinstance(value, bytes | bytearray | memoryview):
-            value = bytes(value).decode(errors="replace")
-        if isinstance(value, str):
-            return self._text(exact(value), may_be_json=not within)
-        if isinstance(value, int | float):
-            return int(value) if isinstance(value, int) else float(value)
-        is_container = isinstance(value, Mapping | Sequence | AbstractSet)
-        if not is_container or len(within) == _DEPTH or id(value) in within:
+        if kind is str:
+            return self._text(value, may_be_json=not within)
+        if len(within) == _DEPTH or id(value) in within:
             return None
         within = (*within, id(value))
-        if isinstance(value, Mapping):
+        if kind is dict or isinstance(value, Mapping):
             return {str(self.value(key, within)): self.value(v, within) for key, v in value.items()}
         return [self.value(item, within) for item in value]
 
@@ -197,6 +197,17 @@ class Copier:
                 return self.value(data, (id(text),))
         self.is_cut = True
         return text[: self.most + 1]
+
+
+def _exact_value(value: Any) -> Any:
+    """Return a scalar as one of a built-in type, a container as it is, and None for the others."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = bytes(value).decode(errors="replace")
+    if isinstance(value, str):
+        return exact(value)
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    return value if isinstance(value, Mapping | Sequence | AbstractSet) else None
 
 
 def word(view: Span, name: str) -> str | None:

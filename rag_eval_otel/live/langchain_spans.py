@@ -64,7 +64,7 @@ class SpanWriter:
             return {}
         by_id = {run.id: run for run in tree.runs}
         forced = {tree.root.id, *also}
-        is_agent = operation_of(tree.root) == semconv.OPERATION_INVOKE_AGENT
+        is_agent = operation_of(tree.root, tree) == semconv.OPERATION_INVOKE_AGENT
         agent = tree.root.name if is_agent else None
         started: dict[int, Span] = {}
         for run in tree.runs:
@@ -80,13 +80,19 @@ class SpanWriter:
                 with edge:
                     parent = next((started[each.id] for each in above if each.id in started), None)
                     step = steps.get(run.id)
-                    started[run.id] = self._start(run, step, parent, agent=agent)
+                    started[run.id] = self._start(run, step, parent, tree=tree, agent=agent)
         return started
 
     def _start(
-        self, run: Run, step: Step | None, parent: Span | None, *, agent: str | None
+        self,
+        run: Run,
+        step: Step | None,
+        parent: Span | None,
+        *,
+        tree: RunTree,
+        agent: str | None,
     ) -> Span:
-        context, operation = run.tree.context, operation_of(run)
+        context, operation = tree.context, operation_of(run, tree)
         requested = _request(run) if run.kind == "llm" else {}
         model = _text(requested.get(semconv.GEN_AI_REQUEST_MODEL))
         is_workflow = operation == semconv.OPERATION_INVOKE_WORKFLOW
@@ -96,7 +102,7 @@ class SpanWriter:
         attributes: Attributes = {}
         if self.config.export_content == "all" and step is not None:
             with suppress(RedactionError):  # then no text of the run is exported
-                attributes |= _content(run, step, clean=self.redactor)
+                attributes |= _content(run, step, operation, clean=self.redactor)
         # After the texts: at a limit of attributes, the SDK drops the first ones.
         _, provider, system = _provider(run)
         attributes |= openinference.described(
@@ -113,7 +119,7 @@ class SpanWriter:
             semconv.GEN_AI_OPERATION_NAME: operation,
             **requested,
             **_described(run, operation, agent=agent),
-            **self._about(run, operation),
+            **self._about(run, tree.root, operation),
             semconv.ERROR_TYPE: run.error,
         }
         return self.tracer.start_span(
@@ -124,9 +130,8 @@ class SpanWriter:
             start_time=run.start,
         )
 
-    def _about(self, run: Run, operation: str | None) -> Attributes:
+    def _about(self, run: Run, root: Run, operation: str | None) -> Attributes:
         """Return session and user of the tree, and of calls the conversation."""
-        root = run.tree.root
         keys = self.config.metadata_keys if run is root else ()
         known: Attributes = dict(about([run.metadata, root.metadata], keys))
         if operation in {None, semconv.OPERATION_RETRIEVAL}:
@@ -135,25 +140,25 @@ class SpanWriter:
 
 
 def end_span(span: Span, run: Run) -> None:
-    """End ``span`` at the end of ``run``, or else of the root run, with the status of the run."""
+    """End ``span`` at the end of ``run``, with the status of the run."""
     if run.error is not None:
         span.set_status(Status(StatusCode.ERROR))
-    at = run.end or run.tree.root.end
-    span.end(end_time=None if at is None else max(at, run.start))
+    span.end(end_time=None if run.end is None else max(run.end, run.start))
 
 
-def operation_of(run: Run) -> str | None:
+def operation_of(run: Run, tree: RunTree) -> str | None:
     """Return the GenAI operation name of a LangChain run, or None for a chain within a run."""
     if run.kind == "llm":
         is_chat = isinstance(run.asked, list)
         return "chat" if is_chat else "text_completion"
-    if run.kind in _OPERATIONS or run is not run.tree.root:
+    if run.kind in _OPERATIONS or run is not tree.root:
         return _OPERATIONS.get(run.kind)
-    runs = run.tree.runs
     # Without the run of a tool, its call is a structured output.
-    replies = (each.told for each in runs if each.kind == "llm" and isinstance(each.told, dict))
+    replies = (
+        each.told for each in tree.runs if each.kind == "llm" and isinstance(each.told, dict)
+    )
     calls = any(reply.get("tool_calls") for reply in replies)
-    is_agent = calls and any(each.kind == "tool" for each in runs)
+    is_agent = calls and any(each.kind == "tool" for each in tree.runs)
     return semconv.OPERATION_INVOKE_AGENT if is_agent else semconv.OPERATION_INVOKE_WORKFLOW
 
 
@@ -222,7 +227,7 @@ def _described(run: Run, operation: str | None, *, agent: str | None) -> Attribu
     return {"gen_ai.workflow.name": _own_name(run) if operation else None}
 
 
-def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
+def _content(run: Run, step: Step, operation: str | None, *, clean: Redactor) -> Attributes:
     asked = None if step.input is None else clean.text(step.input)
     told = None if step.output is None else clean.text(step.output)
     documents: list[Passage] = []
@@ -264,7 +269,7 @@ def _content(run: Run, step: Step, *, clean: Redactor) -> Attributes:
         for each in messages
     ]
     same = openinference.texts(asked=asked, told=told, documents=documents, messages=pairs)
-    return {**same, **(attributes if operation_of(run) else {})}
+    return {**same, **(attributes if operation else {})}
 
 
 def messages_json(messages: Iterable[tuple[str, str]]) -> str | None:

@@ -247,7 +247,6 @@ class Pipeline:
             tree.is_joined = self._join(tree)
         held = Held((0, id(tree)), tree, tree.context, _OF_TREE + tree.size, is_likely=True)
         if self.clock.start() and self.store.hold(held):
-            self.clock.wake()
             # If the job is given up, the clock writes the spans and counts the turns.
             self._submit(
                 held.size,
@@ -284,6 +283,7 @@ class Pipeline:
         """Start the spans of a held run tree, and submit its turns for scoring; only once."""
         if not self.store.claim(held):
             return
+        self.clock.wake()  # here, as it costs time
         tree: RunTree = held.item
         turns, spans = dict[Hashable, Turn](), dict[Run, Span]()
         of_turns, others = dict[Hashable, Held](), list[tuple[Span, Run]]()
@@ -337,7 +337,9 @@ class Pipeline:
                 texts, number = self.scorer.explanations, span.get_span_context().trace_id
                 texts.keep(number, texts.pop(tree.root.id, ()))
         runs = [run for run in tree.runs if run.id in spans]
-        runs.sort(key=lambda run: (run.end or tree.root.end or 0, -run.start))
+        for run in runs:
+            run.end = run.end or tree.root.end
+        runs.sort(key=lambda run: (run.end or 0, -run.start))
         return turns, {run: spans[run.id] for run in runs}
 
     def _read_tree(
@@ -560,7 +562,7 @@ class Pipeline:
         deadline = self.now() + timeout
         if self.store.traces:
             self.submit_ended()
-        self.store.wait_left(min(_MAX_FLUSH_WAIT, timeout / 2))
+        self.clock.wait_left(min(_MAX_FLUSH_WAIT, timeout / 2))
         is_released = self._release_all("flushed", deadline)
         left = self._left(deadline)
         return self._call_within(partial(self.flush_next, left), left) and is_released
@@ -586,7 +588,7 @@ class Pipeline:
         self.close()
         wait = 0.0 if self.is_own_thread() else self._left(end - reserve)
         try:
-            self.store.wait_left(wait)
+            self.clock.wait_left(wait)
         finally:  # also if Ctrl-C has interrupted the wait
             self._release_all("shutdown", max(end - reserve / 2, self.now() + _GRACE))
         if flushes:
@@ -609,10 +611,10 @@ class Pipeline:
                 self.store.decide(held, Ending(status))
             self.clock.export()
             if i + CHUNK < len(spans):
-                self.store.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
+                self.clock.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
                 if (left := self._left(deadline)) > 0:
                     self._call_within(partial(self.flush_next, left), left)
-        return self.store.wait_left(0.0 if self.is_own_thread() else self._left(deadline))
+        return self.clock.wait_left(0.0 if self.is_own_thread() else self._left(deadline))
 
     def _flush_sinks(self, timeout: float) -> bool:
         timeout = 0.0 if self.is_own_thread() else timeout

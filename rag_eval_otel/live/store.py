@@ -100,6 +100,7 @@ class Store:
         self.size = 0  # about how many bytes the held spans and run trees take in memory
         self.waiting = 0  # number of held spans and run trees that will probably get scores
         self._leaving = 0
+        self.awaited = 0  # calls of `wait_left` under way
         self._next = 0
         self._due = _NEVER  # no deadline is earlier
         self.stopped = 0.0  # seconds in which the process was stopped: no waiting time
@@ -269,9 +270,13 @@ class Store:
         """Wait until all spans held now, or below ``number``, are exported; False on timeout."""
         with self._changed:
             last = self._next if number is None else number
-            return self._changed.wait_for(
-                lambda: not any(held.number < last for held in self.held.values()), timeout
-            )
+            self.awaited += 1
+            try:
+                return self._changed.wait_for(
+                    lambda: not any(held.number < last for held in self.held.values()), timeout
+                )
+            finally:
+                self.awaited -= 1
 
     def _now(self) -> float:
         return self.clock() - self.stopped
@@ -426,6 +431,7 @@ class Clock:
         self._thread: threading.Thread | None = None
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._sweep_at = 0.0
+        self._is_idle = True
 
     def start(self) -> bool:
         """Start the thread unless it runs; return False after `stop`, or if no thread can start."""
@@ -452,8 +458,15 @@ class Clock:
         return self._thread is threading.current_thread()
 
     def wake(self) -> None:
-        if self.start() and self._wakes.empty():  # else the thread will look at the store
+        """Have the thread look at the store; if it is neither idle nor awaited, within 50 ms."""
+        # A wake takes the application's time: threads compete for the lock of the interpreter.
+        is_asleep = self._is_idle or self.store.awaited
+        if self.start() and is_asleep and self._wakes.empty():
             self._wakes.put(None)
+
+    def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
+        self._wakes.put(None)
+        return self.store.wait_left(timeout, number=number)
 
     def release(self, held: Held, ending: Ending) -> bool:
         """Export ``held`` with ``ending``; return False if its ending was decided before."""
@@ -516,9 +529,10 @@ class Clock:
     def _wait(self) -> None:
         """Wait until the next sweep, or until another thread wakes this one."""
         began = time.monotonic()
-        # When idle, only open spans are refreshed.
-        is_idle = self.store.is_empty and self.is_idle()
-        seconds = 1.0 if is_idle else max(0.0, self._sweep_at - began)
+        # When idle, only open spans are refreshed. Set first: `wake` may come between.
+        self._is_idle = True
+        self._is_idle = self.store.is_empty and self.is_idle()
+        seconds = 1.0 if self._is_idle else max(0.0, self._sweep_at - began)
         with suppress(queue.Empty):
             self._wakes.get(timeout=seconds)
         late = time.monotonic() - began

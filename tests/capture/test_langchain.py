@@ -31,13 +31,13 @@ from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
 from apps.parts import PROMPT, lookup, rag
 from rag_eval_otel.capture.langchain import LangChainCapture
-from rag_eval_otel.capture.runs import Run
+from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.step import Step
 from recording import ANSWER, PAGE, QUESTION, Events, Spiteful, capture, generated, said
 
 
 def step_of(run: Run) -> Step:
-    return next(step for step in run.tree.steps() if step.id == run.id)
+    return RunTree(otel_context.get_current(), 0.0, [run]).steps()[0]
 
 
 TURN = [(QUESTION, (PAGE,), ANSWER)]

@@ -340,7 +340,7 @@ def test_a_user_who_loses_patience_loses_no_span(
 
     bare.get_tracer("app").start_span("turn", attributes=RECORDED).end()
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline_of(handle).store, "wait_left", interrupt)
+        patched.setattr(pipeline_of(handle).clock, "wait_left", interrupt)
         with pytest.raises(KeyboardInterrupt):
             processor.shutdown()
     handle.shutdown(timeout=0)
