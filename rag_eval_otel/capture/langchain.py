@@ -21,7 +21,7 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
-from rag_eval_otel.capture.runs import PARAMETERS, Run, RunRecorder
+from rag_eval_otel.capture.runs import PARAMETERS, SEARCHES, Run, RunRecorder
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.runtime.guard import Edge, is_silent
 
@@ -89,6 +89,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     raise_error = False
     run_inline = False
+    outside: LangChainCapture | None = None  # records vector store searches outside any run
 
     def __init__(self, recorder: Callable[[], RunRecorder], *, edge: Edge) -> None:
         self.enabled = True
@@ -97,6 +98,9 @@ class LangChainCapture(BaseCallbackHandler):
         for name, event in vars(LangChainCapture).items():
             if isinstance(event, _Event) and getattr(type(self), name) is event:  # not overridden
                 setattr(self, name, MethodType(event, self))  # type: ignore[arg-type]
+        if LangChainCapture.outside is None:
+            LangChainCapture.outside = self
+            LangChainCapture.outside = LangChainCapture(lambda: SEARCHES, edge=edge)
 
     @_event
     def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> None:
@@ -169,21 +173,23 @@ class LangChainCapture(BaseCallbackHandler):
             return None
         recorder = self._recorder()
         parent_id = event.get("parent_run_id")
-        parent = parent_id.int if parent_id is not None else None
+        parent = _number(parent_id) if parent_id is not None else None
         if parent not in recorder.runs and is_silent():
             return None
         name = event.get("name") or (serialized or {}).get("name") or kind
         metadata = event.get("metadata") or {}
-        run = recorder.start(kind, event["run_id"].int, parent, name, metadata)
+        run = recorder.start(kind, _number(event["run_id"]), parent, name, metadata)
         if run is not None:
             run.asked = note(asked)
         return run
 
     def find(self, run_id: UUID | None) -> Run | None:
-        return None if run_id is None else self._recorder().runs.get(run_id.int)
+        return None if run_id is None else self._recorder().runs.get(_number(run_id))
 
-    def search(self, above: Run, name: str) -> Run | None:
-        run = self._recorder().start("retriever", uuid4().int, above.id, name, {})
+    def search(self, above: Run | None, name: str) -> Run | None:
+        run = self._recorder().start(
+            "retriever", uuid4().int, above.id if above else None, name, {}
+        )
         if run is not None:
             run.is_search = True
         return run
@@ -198,6 +204,10 @@ class LangChainCapture(BaseCallbackHandler):
     def failed(self, run: Run, error: BaseException) -> None:
         run.error = type(error).__qualname__
         self._recorder().end(run)
+
+
+def _number(run_id: UUID | str) -> int:  # LangServe names its root runs by texts
+    return (run_id if isinstance(run_id, UUID) else UUID(run_id)).int
 
 
 def active_run() -> tuple[LangChainCapture, Run] | None:

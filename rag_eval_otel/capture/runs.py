@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
@@ -255,6 +255,9 @@ class RunRecorder:
             if above is None:
                 stale = self._stale()
                 tree = self._trees[run_id] = RunTree(otel_context.get_current(), self.clock())
+                _LAST.trees, _LAST.root = self._trees, run_id
+                for search in () if self is SEARCHES else SEARCHES.pop_beside(tree.thread):
+                    self._keep_beside(search)
                 if tree.thread in self._beside:
                     self._keep_beside(tree)
             else:
@@ -287,6 +290,9 @@ class RunRecorder:
             if len(self._beside) >= _THREADS:
                 self._beside.clear()
             self._beside[tree.thread] = beside
+
+    def pop_beside(self, thread: int) -> Sequence[RunTree]:
+        return self._beside.pop(thread, ())
 
     def _stale(self) -> list[RunTree]:
         stale: list[RunTree] = []
@@ -346,3 +352,19 @@ class RunRecorder:
             self.runs.pop(run.id, None)
         self._size -= tree.size
         return True
+
+
+class _LastRoot(threading.local):
+    """The id of the last root run that started in this thread, and the trees of its recorder."""
+
+    trees: Mapping[int, RunTree] = MappingProxyType({})
+    root = 0
+
+
+SEARCHES: Final = RunRecorder(finished=lambda _: None, waiting=lambda: None)  # outside any run
+_LAST: Final = _LastRoot()
+
+
+def is_within_run() -> bool:
+    tree = _LAST.trees.get(_LAST.root)
+    return tree is not None and tree.ended_at is None
