@@ -187,9 +187,8 @@ class LangChainCapture(BaseCallbackHandler):
         return None if run_id is None else self._recorder().runs.get(_number(run_id))
 
     def search(self, above: Run | None, name: str) -> Run | None:
-        run = self._recorder().start(
-            "retriever", uuid4().int, above.id if above else None, name, {}
-        )
+        parent = above.id if above else None
+        run = self._recorder().start("retriever", uuid4().int, parent, name, {})
         if run is not None:
             run.is_search = True
         return run

@@ -255,8 +255,7 @@ class RunRecorder:
             if above is None:
                 stale = self._stale()
                 tree = self._trees[run_id] = RunTree(otel_context.get_current(), self.clock())
-                _LAST.trees, _LAST.root = self._trees, run_id
-                for search in () if self is SEARCHES else SEARCHES.pop_beside(tree.thread):
+                for search in self._take_searches(tree.thread):
                     self._keep_beside(search)
                 if tree.thread in self._beside:
                     self._keep_beside(tree)
@@ -291,8 +290,9 @@ class RunRecorder:
                 self._beside.clear()
             self._beside[tree.thread] = beside
 
-    def pop_beside(self, thread: int) -> Sequence[RunTree]:
-        return self._beside.pop(thread, ())
+    def _take_searches(self, thread: int) -> Sequence[RunTree]:
+        """Return the searches in ``thread`` since its last root run began or ended."""
+        return () if self is SEARCHES else SEARCHES._beside.pop(thread, ())  # noqa: SLF001
 
     def _stale(self) -> list[RunTree]:
         stale: list[RunTree] = []
@@ -321,6 +321,7 @@ class RunRecorder:
                 self._size += size
             if is_root:
                 tree.ended_at = self.clock()
+                self._take_searches(tree.thread)  # they are a part of it
                 if tree.has_only_searched or tree.beside:
                     self._keep_beside(tree)  # now its size is known
             elif tree.ended_at is None:
@@ -354,17 +355,4 @@ class RunRecorder:
         return True
 
 
-class _LastRoot(threading.local):
-    """The id of the last root run that started in this thread, and the trees of its recorder."""
-
-    trees: Mapping[int, RunTree] = MappingProxyType({})
-    root = 0
-
-
 SEARCHES: Final = RunRecorder(finished=lambda _: None, waiting=lambda: None)  # outside any run
-_LAST: Final = _LastRoot()
-
-
-def is_within_run() -> bool:
-    tree = _LAST.trees.get(_LAST.root)
-    return tree is not None and tree.ended_at is None

@@ -10,11 +10,9 @@ from contextvars import ContextVar
 from functools import cache, wraps
 from typing import Any, Final
 
-from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.vectorstores import VectorStore
 
 from rag_eval_otel.capture.langchain import LangChainCapture, active_run, note_search
-from rag_eval_otel.capture.runs import Run, is_within_run
 
 _KINDS: Final = (
     "similarity_search",
@@ -84,9 +82,10 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[list[Any]]:
     """Record a search, unless a retriever or prompt makes it; yield a list to put results into."""
     results: list[Any] = []
-    handler, above = (None, None) if _SEARCHING.get() else _around()
+    active = None if _SEARCHING.get() else active_run() or (LangChainCapture.outside, None)
+    handler, above = active or (None, None)
     run = None
-    if handler:
+    if handler and not (above and (above.kind == "retriever" or above.is_prompt)):
         with handler.edge:
             query = args[0] if args else options.get("query")
             run = handler.search(above, type(store).__name__)
@@ -106,12 +105,3 @@ def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> I
                 handler.end(run, lambda results: note_search(*results), results)
             else:
                 handler.failed(run, error)
-
-
-def _around() -> tuple[LangChainCapture | None, Run | None]:
-    """Return what records a search here, if it is no part of another step, and the run above."""
-    if var_child_runnable_config.get() is None:
-        return None if is_within_run() else LangChainCapture.outside, None
-    handler, above = active_run() or (None, None)
-    is_part = above is not None and (above.kind == "retriever" or above.is_prompt)
-    return None if is_part else handler, above
