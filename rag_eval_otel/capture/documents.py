@@ -234,6 +234,7 @@ def is_prose(part: str) -> bool:
     """Return True if ``part`` of a text around documents is more than their layout."""
     if part.count("Document(") == 1 and part.rstrip("'\"").endswith("page_content="):
         return False
+    part = part.replace("\\n", "\n")  # some programs join documents by escaped line breaks
     lines = (line for line in part.splitlines() if any(map(str.isalpha, line)))
     return any(len(line) > _LABEL_LENGTH or not _LABEL.fullmatch(line.strip()) for line in lines)
 

@@ -95,6 +95,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     raise_error = False
     run_inline = False
+    outside: LangChainCapture | None = None  # records vector store searches outside any run
 
     def __init__(self, recorder: Callable[[], RunRecorder], *, edge: Edge) -> None:
         self.enabled = True
@@ -175,21 +176,22 @@ class LangChainCapture(BaseCallbackHandler):
             return None
         recorder = self._recorder()
         parent_id = event.get("parent_run_id")
-        parent = parent_id.int if parent_id is not None else None
+        parent = _number(parent_id) if parent_id is not None else None
         if parent not in recorder.runs and is_silent():
             return None
         name = event.get("name") or (serialized or {}).get("name") or kind
         metadata = event.get("metadata") or {}
-        run = recorder.start(kind, event["run_id"].int, parent, name, metadata)
+        run = recorder.start(kind, _number(event["run_id"]), parent, name, metadata)
         if run is not None:
             run.asked = note(asked)
         return run
 
     def find(self, run_id: UUID | None) -> Run | None:
-        return None if run_id is None else self._recorder().runs.get(run_id.int)
+        return None if run_id is None else self._recorder().runs.get(_number(run_id))
 
-    def search(self, above: Run, name: str) -> Run | None:
-        run = self._recorder().start("retriever", uuid4().int, above.id, name, {})
+    def search(self, above: Run | None, name: str) -> Run | None:
+        parent = above.id if above else None
+        run = self._recorder().start("retriever", uuid4().int, parent, name, {})
         if run is not None:
             run.is_search = True
         return run
@@ -204,6 +206,10 @@ class LangChainCapture(BaseCallbackHandler):
     def failed(self, run: Run, error: BaseException) -> None:
         run.error = type(error).__qualname__
         self._recorder().end(run)
+
+
+def _number(run_id: UUID | str) -> int:  # LangServe names its root runs by texts
+    return (run_id if isinstance(run_id, UUID) else UUID(run_id)).int
 
 
 def active_run() -> tuple[LangChainCapture, Run] | None:

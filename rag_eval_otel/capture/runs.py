@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
@@ -258,6 +258,8 @@ class RunRecorder:
             if above is None:
                 stale = self._stale()
                 tree = self._trees[run_id] = RunTree(otel_context.get_current(), self.clock())
+                for search in self._take_searches(tree.thread):
+                    self._keep_beside(search)
                 if tree.thread in self._beside:
                     self._keep_beside(tree)
             else:
@@ -291,6 +293,10 @@ class RunRecorder:
                 self._beside.clear()
             self._beside[tree.thread] = beside
 
+    def _take_searches(self, thread: int) -> Sequence[RunTree]:
+        """Return the searches in ``thread`` since its last root run began or ended."""
+        return () if self is SEARCHES else SEARCHES._beside.pop(thread, ())  # noqa: SLF001
+
     def _stale(self) -> list[RunTree]:
         stale: list[RunTree] = []
         while self._trees:
@@ -317,6 +323,7 @@ class RunRecorder:
             self._size += size
             if is_root:
                 tree.ended_at = self.clock()
+                self._take_searches(tree.thread)  # they are a part of it
                 if tree.has_only_searched or tree.beside:
                     self._keep_beside(tree)  # now its size is known
             elif tree.ended_at is None:
@@ -348,3 +355,6 @@ class RunRecorder:
             del self.runs[run.id]
             del run.tree  # without this cycle, no garbage collection is needed
         self._size -= tree.size
+
+
+SEARCHES: Final = RunRecorder(finished=lambda _: None, waiting=lambda: None)  # outside any run

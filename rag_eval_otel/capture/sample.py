@@ -116,12 +116,27 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
 def _only_prepares(tree: StepTree) -> bool:
     """Return True if all steps belong to retrievals, or all model calls gave verdicts."""
     parts = RETRIEVALS | {"embedding"}
-    if all(step.kind in parts or tree.is_inside(step, RETRIEVALS) for step in tree.steps):
+    is_search = all(f.kind in parts or tree.is_inside(f, RETRIEVALS) for f in tree.steps)
+    if is_search or _returns_documents(tree):
         return True
     calls = tree.generators
     is_other = any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps) or not calls
     is_other |= any(len(text.split()) > 1 for _, text in _parsed(calls, tree.steps))
     return not is_other and all(is_verdict(c.output) if c.output else c.calls_tools for c in calls)
+
+
+def _returns_documents(tree: StepTree) -> bool:
+    """Return True if documents are all that was returned, and the model calls wrote queries."""
+    found = find_retrievals(tree)
+    known = [passage.text for one in found for passage in one.documents or ()]
+    tops = [step for step in tree.steps if step.parent not in tree.by_id]
+    told = [text for top in tops for text in top.output_texts if text not in top.input_texts]
+    parts = (p for t in told if len(t) >= ANSWER_LENGTH for p in parts_around(t, known))
+    if any(top.output for top in tops) or any(map(is_prose, parts)):
+        return False
+    told += [passage.text for top in tops for passage in top.documents_seen]
+    wrote = all(any(is_in(one.input, call.output) for one in found) for call in tree.generators)
+    return wrote and any(text in each for text in known for each in told)
 
 
 def extract(turn: Turn) -> Sample | SkipReason:

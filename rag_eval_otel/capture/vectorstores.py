@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from langchain_core.vectorstores import VectorStore
 
-from rag_eval_otel.capture.langchain import active_run, note_search
+from rag_eval_otel.capture.langchain import LangChainCapture, active_run, note_search
 
 _KINDS: Final = (
     "similarity_search",
@@ -82,9 +82,10 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[list[Any]]:
     """Record a search, unless a retriever or prompt makes it; yield a list to put results into."""
     results: list[Any] = []
-    handler, above = (None if _SEARCHING.get() else active_run()) or (None, None)
+    active = None if _SEARCHING.get() else active_run() or (LangChainCapture.outside, None)
+    handler, above = active or (None, None)
     run = None
-    if handler and above and above.kind != "retriever" and not above.is_prompt:
+    if handler and not (above and (above.kind == "retriever" or above.is_prompt)):
         with handler.edge:
             query = args[0] if args else options.get("query")
             run = handler.search(above, type(store).__name__)

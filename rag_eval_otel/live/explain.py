@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -13,7 +13,6 @@ from rag_eval_otel.types import SkipReason
 
 _MOST_TRACES, _MOST_TURNS, _MOST_STEPS = 1000, 20, 10  # that are kept, and named in a text
 _LENGTH = 200  # characters of a name
-_WITH_INPUT = frozenset({"llm", "chain", "agent", *RETRIEVALS})
 
 
 class Explanations(OrderedDict[Hashable, tuple[str, ...]]):
@@ -23,7 +22,7 @@ class Explanations(OrderedDict[Hashable, tuple[str, ...]]):
         self, trace: Hashable, reason: SkipReason, name: str, steps: Iterable[Step], rule: str = ""
     ) -> None:
         why, fix = _cause(reason)
-        gaps = "; ".join([*filter(None, map(_gaps, steps))][:_MOST_STEPS])
+        gaps = "; ".join([*filter(None, (_gaps(step, reason) for step in steps))][:_MOST_STEPS])
         missing, place = (gaps and f"Missing: {gaps}. "), (rule and f" ({rule})")
         text = f"{name[:_LENGTH]!r} is skipped, {reason}: {why} {missing}Do: {fix}{place}"
         log.debug("%s", text)
@@ -45,14 +44,16 @@ def _cause(reason: SkipReason) -> tuple[str, str]:
     return why, fix.partition("\n")[0]
 
 
-def _gaps(step: Step) -> str:
+def _gaps(step: Step, reason: SkipReason) -> str:
     gaps = [*(f"{p} (redacted)" for p in step.hidden), *(f"{p} (cut)" for p in step.cut)]
-    absent = {
-        "texts of documents": step.kind in RETRIEVALS and step.lacks_texts,
-        "input": step.kind in _WITH_INPUT and not (step.input or step.hidden),
-        "output": step.kind in _WITH_INPUT - RETRIEVALS and not (step.output or step.hidden),
-        "success": step.error is not None,
+    is_asked = step.kind in {"llm", "chain", "agent"}
+    absent: Mapping[str, tuple[str, bool]] = {
+        "error": ("success", step.error is not None),
+        "no_answer": ("output", is_asked and not (step.output or step.output_texts)),
+        "no_contexts": ("texts of documents", step.kind in RETRIEVALS and step.lacks_texts),
+        "no_question": ("input", is_asked and not (step.input or step.input_texts)),
     }
-    gaps += [name for name, is_absent in absent.items() if is_absent]
+    name, is_absent = absent.get(reason, ("", False))
+    gaps += [name] if is_absent and not step.hidden else []
     number = f" ({step.id:016x})" if isinstance(step.id, int) else ""
     return f"{', '.join(gaps)} of the {step.kind} {step.name[:_LENGTH]!r}{number}" if gaps else ""

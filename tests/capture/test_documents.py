@@ -317,6 +317,7 @@ def test_forms_of_documents_in_published_prompts(prompt: str, *, is_read: bool) 
     ("text", "is_all"),
     [
         (f"{BEE}\n\n{WAX}", True),
+        (rf"{BEE}\n\n{WAX}", True),  # "\\n\\n".join(documents)
         (f"Source 1: {BEE}\nTitle: On the making of wax by bees\n{WAX}", True),
         (f"[Document(metadata={{'by': 'an author'}}, page_content='{BEE}'), '{WAX}']", True),
         (f"{BEE} {WAX} They fly.", False),

@@ -470,6 +470,10 @@ def test_a_span_that_has_not_ended_is_partial() -> None:
 ERROR = "ConnectionError"
 
 
+def gives(*texts: str) -> Step:
+    return replace(root(told=None), input_texts=(ASKED,), output_texts=texts)
+
+
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
@@ -478,6 +482,10 @@ ERROR = "ConnectionError"
         ([root(error=ERROR), FOUND], "error"),
         ([root(), replace(FOUND, error=ERROR), WRITTEN], "error"),
         ([root(), FOUND], "no_answer"),
+        ([gives(PAGE, ASKED), FOUND], None),
+        ([gives(f"1. {PAGE}"), write(said=f"1. {ASKED}", at=(0, 1)), FOUND], None),
+        ([gives(PAGE), WRITTEN, FOUND], "no_answer"),
+        ([gives(PAGE, "An answer that is long enough."), FOUND], "no_answer"),
         ([replace(root(), recorded=frozenset({"documents"}))], "no_answer"),
         ([replace(root(), recorded=frozenset({"input"}))], "no_retrieval"),
         ([root(), WRITTEN], "no_retrieval"),

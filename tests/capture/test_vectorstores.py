@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from langchain_core.documents import Document
@@ -16,7 +17,8 @@ from apps.fakes import ScriptedChat, WordEmbeddings
 from apps.parts import PROMPT, join, rag
 from live import good_judge
 from rag_eval_otel import instrument
-from rag_eval_otel.capture import vectorstores
+from rag_eval_otel.capture import runs, vectorstores
+from rag_eval_otel.capture.langchain import LangChainCapture
 from rag_eval_otel.capture.vectorstores import record_searches
 from recording import Capture, capture
 
@@ -25,8 +27,10 @@ VECTOR = WordEmbeddings().embed_query(QUESTION)
 
 
 @pytest.fixture(autouse=True)
-def _searches() -> None:
+def _searches(monkeypatch: pytest.MonkeyPatch) -> None:
     record_searches()
+    outside = LangChainCapture(lambda: runs.SEARCHES, edge=capture().handler.edge)
+    monkeypatch.setattr(LangChainCapture, "outside", outside)
 
 
 class Handbook(InMemoryVectorStore):
@@ -107,6 +111,29 @@ def test_the_search_of_a_retriever_counts_once(kind: str, *, asynchronous: bool)
     ((_, contexts, _),) = captured.truths
     assert set(contexts) == set(PAGES)
     assert len(retrievals(captured)) == 1
+
+
+def test_a_search_before_a_run() -> None:
+    """The run after it shows its documents, so they are one turn; also before the first run."""
+    captured, pages = capture(), store()
+    for _ in range(2):
+        found = pages.similarity_search(QUESTION, k=2)
+        shown = {"context": join(found), "question": QUESTION}
+        (PROMPT | ScriptedChat()).invoke(shown, {"callbacks": [captured.handler]})
+    captured.recorder.flush()
+    assert [set(contexts) for _, contexts, _ in captured.truths] == [set(PAGES)] * 2
+
+
+def test_a_search_that_is_a_part_of_an_open_run() -> None:
+    """A chain whose context LangChain does not know keeps its search: no other run takes it."""
+    captured, pages, root = capture(), store(), uuid4()
+    captured.handler.on_chain_start(None, QUESTION, run_id=root, name="RetrievalQA")
+    found = pages.similarity_search(QUESTION, k=2)
+    captured.handler.on_chain_end("In 1987.", run_id=root)
+    shown = {"context": join(found), "question": QUESTION}
+    (PROMPT | ScriptedChat()).invoke(shown, {"callbacks": [captured.handler]})
+    assert captured.truths == []
+    assert captured.reasons == ["no_retrieval"]
 
 
 def test_a_search_that_fails() -> None:

@@ -28,7 +28,7 @@ def trace_of(app: App, attributes: dict[str, Any], search: dict[str, Any] | None
         (
             answered(1),
             {"input.value": asked(1), "retrieval.documents.0.document.id": "a"},
-            ["'chain' is skipped, no_contexts: ", "texts of documents of the retriever 'retriev"],
+            ["'chain' is skipped, no_contexts: ", "Missing: texts of documents of the retriever '"],
         ),
         (
             {**answered(1), "input.value": "__REDACTED__"},
