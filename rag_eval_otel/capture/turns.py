@@ -218,6 +218,8 @@ def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Ste
             continue
         named = CONTEXT_TOOLS.search(tool.name) or _RETRIEVES.search(tool.description)
         retrieves = bool(named or (tool.kind == "tool" and tool.documents_seen))
+        # The name of a grader of documents may say that it retrieves.
+        retrieves &= not (_GRADES.search(tool.name) and is_verdict(tool.output or ""))
         if retrieves and not tree.is_inside(tool, _ACTIVE):
             documents = _passages_of_tool(tool)
             yield replace(tool, kind="retriever", documents=documents, contexts_source="tool")
@@ -282,14 +284,16 @@ def _handed_on(tree: StepTree) -> list[Step]:
 
 
 def _in_prompt(call: Step) -> Step | None:
-    """Return the documents below a heading in the prompt of the LLM ``call`` as a retrieval."""
+    """Return the documents below a heading in the prompt of the LLM ``call`` as a retrieval.
+
+    It has no documents if they cannot be separated.
+    """
     said = call.output or ""
     graded = len(said.split()) < 2 or is_verdict(said)  # noqa: PLR2004
     block = None if call.calls_tools or graded else block_in(call.prompt)
-    documents = block.passages() if block is not None else None
-    if block is None or not documents:
+    if block is None:
         return None
-    parts = {"name": "prompt", "input": block.question, "documents": documents}
+    parts = {"name": "prompt", "input": block.question, "documents": block.passages()}
     return _retrieval((call.id, "prompt"), call, call.parent, contexts_source="prompt", **parts)
 
 
@@ -472,6 +476,7 @@ def find_turns(
         grouped = {call.id for calls in groups.values() for call in calls}
         others = (call for call in tree.generators if call.id not in grouped)
         guessed = [one for one in map(_in_prompt, others) if one is not None]
+        guessed = [one for one in guessed if one.documents or not retrievals]
         retrievals = tuple(sorted((*retrievals, *guessed), key=in_order))
         groups = _group_calls(tree, retrievals)
     owners = _owners_of(tree, groups)
