@@ -350,7 +350,7 @@ def _of_rules(text: str) -> Sequence[str]:
     # A rule without blank lines may also underline a heading.
     first, *others = parts = [part.strip() for part in _RULED.split(text)]
     named = {_NAME.match(part) is not None for part in parts if part}
-    is_apart = len(named) == 1 and (True in named or all(map(_is_whole, parts[:-1])))
+    is_apart = len(named) == 1 and (True in named or all(map(_STOP.search, parts[:-1])))
     return parts if first and any(others) and is_apart else ()
 
 
@@ -376,12 +376,9 @@ def parts_of(text: str) -> tuple[Passage, ...] | None:
     return parts if is_one or are_lines else None
 
 
-def _is_whole(text: str) -> bool:
-    return _STOP.search(text, max(0, len(text) - 4)) is not None
-
-
 def _is_sentence(text: str) -> bool:
-    return _is_whole(text) and "\n" not in text and _LETTER.search(text) is not None
+    stop = _STOP.search(text, max(0, len(text) - 4))
+    return stop is not None and "\n" not in text and _LETTER.search(text) is not None
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
