@@ -11,6 +11,7 @@ from rag_eval_otel.capture.values import at, data_in, forms_of, json_in, normali
 from rag_eval_otel.types import Passage
 
 _TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
+_LONG_KEYS = ("summary", "description", "abstract")  # of the longest text of a record
 _LIST_KEYS = (
     *("documents", "nodes", "source_nodes", "results", "context", "chunks", "passages"),
     *("docs", "hits", "matches", "items", "sources", "result"),
@@ -52,6 +53,9 @@ def passage_of(item: Any) -> Passage | None:
     blocks = item.get("content")
     if text is None and isinstance(blocks, list) and all(at(b, "type") == "text" for b in blocks):
         text = "".join(texts_of(blocks)) or None
+    longest = max((one for one in item.values() if isinstance(one, str)), key=len, default="")
+    if text is None and longest in map(item.get, _LONG_KEYS):
+        text = longest
     inner = None if text is None else Passage(text=text, id=None if name is None else str(name))
     held = [item[key] for key in ("node", *_TEXT_KEYS) if isinstance(item.get(key), Mapping)]
     if held and (inner is None or held[0] is item.get("node")):
@@ -202,13 +206,15 @@ _FIELDS: Final = tuple(
 )
 _COUNTED = rf"(?:[\[(<*#]{{1,9}}[ \t]{{0,9}})?(?:{_KINDS})[ \t]{{0,9}}[#№]?[ \t]{{0,9}}(\d{{1,9}})"
 _NUMBERED: Final = tuple(
-    re.compile(rf"^[ \t]*{pattern}", re.MULTILINE | re.IGNORECASE)
+    re.compile(pattern, re.MULTILINE | re.IGNORECASE)
     for pattern in (
-        rf"(?:{_RULE}[ \t]*)?{_COUNTED}[ \t]*(?:{_RULE}[ \t]*$|[\])>*:.\u2013\u2014-]+|$)",
-        r"\[(\d{1,9})\]:?",
+        rf"{_RULE}[ \t]*{_COUNTED}[ \t]*{_RULE}",  # also after the last word of the one before
+        rf"^[ \t]*(?:{_RULE}[ \t]*)?{_COUNTED}[ \t]*(?:{_RULE}[ \t]*$|[\])>*:.\u2013\u2014-]+|$)",
+        r"^[ \t]*\[(\d{1,9})\]:?",
     )
 )
 _APART = re.compile(rf"\n[ \t]*\n[ \t]*{_RULE}[ \t]*\n[ \t]*\n")
+_RULED = re.compile(rf"^[ \t]*{_RULE}[ \t]*$", re.MULTILINE)
 _NAME = re.compile(r"^([^:\n]+):", re.MULTILINE)
 _QUOTES: Final = '"""'
 _QUOTED = re.compile(
@@ -340,7 +346,13 @@ def _of_blocks(text: str) -> Sequence[str]:
 
 def _of_rules(text: str) -> Sequence[str]:
     parts = [part for part in _APART.split(text) if part.strip()]
-    return parts if len(parts) > 1 else ()
+    if len(parts) > 1:
+        return parts
+    # A rule without blank lines may also underline a heading.
+    first, *others = parts = [part.strip() for part in _RULED.split(text)]
+    named = {_NAME.match(part) is not None for part in parts if part}
+    is_apart = len(named) == 1 and (True in named or all(map(_STOP.search, parts[:-1])))
+    return parts if first and any(others) and is_apart else ()
 
 
 # The forms of a text that contains documents; each returns their texts, or nothing.
@@ -359,9 +371,10 @@ def parts_of(text: str) -> tuple[Passage, ...] | None:
     marked, parts = passages_in_text(text), paragraphs(text)
     if marked is not None:
         return marked
-    # One paragraph is one document.
-    is_apart = len(parts) <= 1 or all(_is_sentence(part.text.strip()) for part in parts)
-    return parts if is_apart else None
+    # One paragraph is one document, but records, or what a rule divides, may be several.
+    is_one = len(parts) <= 1 and text.lstrip()[:2] != "[{" and not _RULED.search(text)
+    are_lines = len(parts) > 1 and all(_is_sentence(part.text.strip()) for part in parts)
+    return parts if is_one or are_lines else None
 
 
 def _is_sentence(text: str) -> bool:
@@ -389,7 +402,7 @@ def joined_lines(text: str) -> tuple[Passage, ...] | None:
 # --- documents in prompts -------------------------------------------------------------------------
 
 _NAMES = (
-    r"contexts?|documents|passages|sources|excerpts|snippets|background|references"
+    r"contexts?|documents|passages|sources|excerpts|snippets|background|references|papers|articles"
     r"|knowledge(?: base)?|(?:search |retrieval )?results|(?:context |background )?information"
 )
 _ASKED = r"(?:user(?:'s)? |customer |original )?(?:question|query|request|message|input)"

@@ -554,7 +554,9 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     same = [call for call in turn.calls if generator and is_same(call.output, generator.output)]
     shown = (call.input for call in (generator, *same) if call is not None)
     message = min((text for text in shown if text), key=len, default="")  # two may record one call
-    clean = message if not any(p.text in message for p in contexts if p.text) else ""
+    drafts = [c.output for c in turn.calls if c is not generator and _length(c) >= ANSWER_LENGTH]
+    known = [*(passage.text for passage in contexts), *drafts]
+    clean = "" if any(text in message for text in known if text) else message
     earlier = [one.text for one in generator.history] if generator is not None else []
     if earlier and is_same(asked, "\n".join([*earlier, message])):  # all messages in one text
         asked = message

@@ -218,7 +218,8 @@ def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Ste
             continue
         named = CONTEXT_TOOLS.search(tool.name) or _RETRIEVES.search(tool.description)
         retrieves = bool(named or (tool.kind == "tool" and tool.documents_seen))
-        if retrieves and not tree.is_inside(tool, _ACTIVE):
+        grades = _GRADES.search(tool.name) and is_verdict(tool.output or "")
+        if retrieves and not grades and not tree.is_inside(tool, _ACTIVE):
             documents = _passages_of_tool(tool)
             yield replace(tool, kind="retriever", documents=documents, contexts_source="tool")
 
@@ -282,14 +283,13 @@ def _handed_on(tree: StepTree) -> list[Step]:
 
 
 def _in_prompt(call: Step) -> Step | None:
-    """Return the documents below a heading in the prompt of the LLM ``call`` as a retrieval."""
+    """Return a retrieval of what is below a heading in the prompt; without documents if unclear."""
     said = call.output or ""
     graded = len(said.split()) < 2 or is_verdict(said)  # noqa: PLR2004
     block = None if call.calls_tools or graded else block_in(call.prompt)
-    documents = block.passages() if block is not None else None
-    if block is None or not documents:
+    if block is None:
         return None
-    parts = {"name": "prompt", "input": block.question, "documents": documents}
+    parts = {"name": "prompt", "input": block.question, "documents": block.passages()}
     return _retrieval((call.id, "prompt"), call, call.parent, contexts_source="prompt", **parts)
 
 
@@ -471,7 +471,7 @@ def find_turns(
     if contexts_from_prompt:
         grouped = {call.id for calls in groups.values() for call in calls}
         others = (call for call in tree.generators if call.id not in grouped)
-        guessed = [one for one in map(_in_prompt, others) if one is not None]
+        guessed = [g for g in map(_in_prompt, others) if g and (g.documents or not retrievals)]
         retrievals = tuple(sorted((*retrievals, *guessed), key=in_order))
         groups = _group_calls(tree, retrievals)
     owners = _owners_of(tree, groups)

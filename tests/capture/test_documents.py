@@ -49,6 +49,7 @@ SPLIT = {
     "repr of a list of dicts": str([{"content": text, "id": 1} for text in BOTH]),
     "repr of documents": str(DOCUMENTS),
     "str of documents": "\n\n".join(map(str, DOCUMENTS)),
+    "repr of records": str([{"topic": "A", "length": 9, "summary": text} for text in BOTH]),
     "block that holds a list": json.dumps([block(json.dumps(BOTH))]),
     "block for each": json.dumps([block(text) for text in BOTH]),
     "block for each, as JSON": json.dumps(
@@ -70,6 +71,8 @@ SPLIT = {
     "numbers as headings": "\n\n".join(f"### Result {n}\n{text}" for n, text in enumerate(BOTH)),
     "numbers and rules": "\nRetrieved documents:\n"
     + "".join(f"\n\n===== Document {n} =====\n{text}" for n, text in enumerate(BOTH)),
+    "numbers and rules after a word": "Retrieved documents:\n"
+    + "".join(f"===== Document {n} =====\n{text}" for n, text in enumerate(BOTH)),
     "numbers, source": "\n\n".join(
         f"[{n}] Source: {n}.md\n{text}" for n, text in enumerate(BOTH, 1)
     ),
@@ -156,6 +159,7 @@ def test_long_texts_are_read(unit: str) -> None:
         ([f'{{"text": "{ONE}"}}'], [(ONE, None, None)]),
         ({"documents": []}, []),
         ([{"id": "a"}, {"text": ONE}], None),
+        ([{"name": ONE, "description": "short"}], None),
         ([{"role": "user", "content": ONE}], None),
         ({"answer": ONE}, None),
         (ONE, None),
@@ -205,6 +209,7 @@ def test_what_a_tool_returned(result: object, expected: list[str] | None) -> Non
 
 
 PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
+ABOUT = (f"About A:\n{PAGE}\nYear: 1949", f"About B:\n{OTHER}\nYear: 1950")
 
 
 @pytest.mark.parametrize(
@@ -218,6 +223,11 @@ PAGE, OTHER = "The house was founded in 1949.", "The house has forty rooms."
         (f"Source: a.md\nContent: {PAGE}\n\nSource: b.md\nContent: {OTHER}", (PAGE, OTHER)),
         (f"Founding\n\n{PAGE}\n\n- by whom\n- where", None),
         (f"{PAGE} It goes\non in a second line.\n\n{OTHER}", None),
+        (f"About A:\n{PAGE}\nYear: 1949\n---\nAbout B:\n{OTHER}\nYear: 1950\n---\n", ABOUT),
+        (f"{PAGE}\n---\nAbout B:\n{OTHER}", None),
+        (f"Founding\n---\n{PAGE}", None),
+        (f"---\ntitle: House\n---\n{PAGE}", None),
+        (f'[{{"year": 1949, "what": "{PAGE}"}}, {{"year": 1950, "what": "{OTHER}"}}]', None),
         (" ", ()),
     ],
 )
@@ -265,7 +275,8 @@ APART = "\n\n".join(ROCKS)
         (f"Context:\n{APART}", 2, False),
         ("\n=====\n".join(ROCKS), None, False),
         ("\n=====\n".join(f"Context {n}:\n{t}" for n, t in enumerate(ROCKS)), None, False),
-        ("Context:\n" + "\n=====\n".join(ROCKS), None, False),
+        ("Context:\n" + "\n=====\n".join(ROCKS), None, True),
+        ("Retrieved papers:\n" + "\n\n---\n\n".join(ROCKS), None, True),
         ("\n=".join(f"Context {n}:\n{t}" for n, t in zip("ABC", ROCKS, strict=True)), None, False),
         ("".join(f"<context>{text}</context>\n" for text in ROCKS), None, False),
         ("Documents\n========\n" + "\n========\n".join(ROCKS), None, False),

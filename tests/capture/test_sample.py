@@ -262,6 +262,14 @@ def test_the_users_question_counts_if_rewritten(*, asked_first: bool, said: str 
     assert outcomes(root(asked=None), *steps) == ["no_question"]
 
 
+def test_a_prompt_with_the_report_of_an_agent_is_no_question() -> None:
+    """The program made it of what another model call has said."""
+    report = "The notes say that it was founded by monks, a long time ago."
+    agent = llm("agent", "app", at=(6, 7), shown=(PAGES[0],), said=report)
+    steps = search(PAGES[0], query=None), agent, write(f"Write a text about this. {report}")
+    assert outcomes(root(asked=None), *steps) == ["no_question"]
+
+
 @pytest.mark.parametrize(
     ("asked", "texts", "message", "expected"),
     [

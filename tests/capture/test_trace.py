@@ -3,6 +3,7 @@
 Sessions, streams, threads and disorder; whatever happens, each span leaves once.
 """
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -76,6 +77,31 @@ def test_a_turn_that_two_instrumentations_record() -> None:
         assert app.handle.flush()
         assert app.counted() == {SCORED: 1, ("skipped", "duplicate"): 1}
         assert app.statuses() == {"scored": 1, "skipped": 1, None: 5}
+
+
+def test_documents_that_another_pipeline_retrieved() -> None:
+    """The prompt builder of Haystack has them: the scores are on the span of its pipeline."""
+    page, question, answer = "A single ticket costs 12 euros.", "What is it?", "It is 12 euros."
+    documents = [{"content": page, "meta": {}}]
+    prompt = {"prompt": f"Pages: {page}\n{question}"}
+    parts = {
+        "PromptBuilder": ({"query": question, "documents": documents}, prompt),
+        "OpenAIGenerator": (prompt, {"replies": [answer]}),
+    }
+    with attached() as app:
+        pipeline = app.plain("haystack.pipeline.run")
+        pipeline.set_attribute(
+            "haystack.pipeline.input_data", json.dumps({"prompt_builder": {"query": question}})
+        )
+        for component, (taken, returned) in parts.items():
+            span = app.plain("haystack.component.run", pipeline)
+            span.set_attribute("haystack.component.type", component)
+            span.set_attribute("haystack.component.input", json.dumps(taken))
+            span.set_attribute("haystack.component.output", json.dumps(returned))
+            span.end()
+        pipeline.end()
+        assert app.handle.flush()
+        assert app.status_of(pipeline) == "scored"
 
 
 def test_retrieval_and_call_side_by_side_below_a_root_that_never_ends() -> None:

@@ -258,14 +258,15 @@ def write(*shown: str, said: str = TOLD, under: str | None = "app") -> Step:
         ("ask_company", "Ask the company.", DOCUMENTS, True),
         ("calculator", "Calculates sums.", (), False),
         ("weather", "Get the weather of a city.", (), False),
+        ("check_relevance", "Grade what was retrieved.", (), False),
     ],
 )
 def test_which_tools_retrieve(
     name: str, description: str, documents: tuple[Passage, ...], *, is_retrieval: bool
 ) -> None:
-    """Those that say so by name or description, and those that returned documents."""
+    """Those that say so by name or description, but no grader, and if documents were returned."""
     found = replace(
-        tool(name, "app", at=(5, 9), told=PAGE),
+        tool(name, "app", at=(5, 9), told='{"score": "no"}' if "relevance" in name else PAGE),
         description=description,
         documents=documents or None,
         documents_seen=documents,
@@ -309,9 +310,12 @@ def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
 
 
 def test_contexts_out_of_a_prompt_have_to_be_asked_for() -> None:
-    """Without any retrieval they are a guess, and the turn says so."""
+    """Without any retrieval they are a guess, and the turn says so, or that nothing parts them."""
     call = write(f"Context:\n{PAGE}\n\n{OTHER}", under=None)
     assert find_turns([call], loss="possible") == []
+    together = write(f"Context:\n# Bees\n\n{PAGE}\n\n{OTHER}", under=None)
+    (refused,) = find_turns([together], contexts_from_prompt=True)
+    assert extract(refused) == "ambiguous"
     turn, sample = told(call, contexts_from_prompt=True)
     assert (sample.question, sample.context_texts, sample.answer) == (ASKED, (PAGE, OTHER), TOLD)
     assert turn.contexts_source == "prompt"

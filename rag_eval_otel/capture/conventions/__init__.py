@@ -122,9 +122,9 @@ def output_on(view: Span) -> str:
 
 
 def shows_documents(view: Span) -> bool:
-    """Return True if an attribute of ``view`` has LangChain documents as JSON."""
+    """Return True if an attribute of ``view`` has documents of LangChain or Haystack as JSON."""
     texts = (value for value in view.attributes.values() if isinstance(value, str))
-    return any('"page_content"' in text for text in texts)
+    return any('"page_content"' in text or '"documents": [{' in text for text in texts)
 
 
 def is_flat(view: Span) -> bool:
