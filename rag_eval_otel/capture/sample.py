@@ -658,7 +658,7 @@ def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]
     if not has_documents and _kept_unknown_documents(turn):
         raise Refused(reason="no_contexts")
     if not has_documents and _shows_more(turn, generator, contexts):
-        raise Refused(reason="ambiguous")
+        raise Refused(reason="partial")
     if turn.is_complete:
         return
     # If the LLM that called a tool answered, its own call is missing.
