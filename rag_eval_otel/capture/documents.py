@@ -19,6 +19,12 @@ _LIST_KEYS = (
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
 _SCORE_KEYS = ("score", "relevance_score", "similarity")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
+_KEPT: Final = (  # names under which applications keep the texts that a search has found
+    r"(?:\w+_)?(?:contexts?|docs?|documents?|passages?|chunks?|snippets?|excerpts?|facts?|evidence"
+    r"|knowledge|search_results?)(?:_(?:str|strs|text|texts|content|list))?"
+)
+_KEPT_NAME = re.compile(_KEPT, re.IGNORECASE)
+DOCUMENTS_IN_JSON: Final = re.compile(rf'"page_content"|"{_KEPT}": ?(?:"|\[["{{])', re.IGNORECASE)
 _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=")  # of LlamaIndex
 
 
@@ -90,6 +96,17 @@ def documents_within(data: Any) -> Iterator[Passage]:
         data = list(data.values())
     for item in data if isinstance(data, list) else ():
         yield from documents_within(item)
+
+
+def texts_within(data: Any) -> Iterator[Passage]:
+    """Yield the texts that ``data``, the output of a chain, has under a name such as ``facts``."""
+    for name, value in data.items() if isinstance(data, Mapping) else ():
+        texts = value if isinstance(value, list) else [value]
+        if _KEPT_NAME.fullmatch(str(name)) and all(isinstance(text, str) for text in texts):
+            whole = None if isinstance(value, list) else passages_in_text(value)
+            # What divides the texts that were joined to several lines is not known.
+            apart = (Passage(text=text) for text in texts if value is not text or "\n" not in text)
+            yield from apart if whole is None else whole
 
 
 def ids_in(data: Any) -> Iterator[str]:

@@ -423,9 +423,11 @@ def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple
             raise Refused(reason="ambiguous")  # a longer text may have been shown
         return reranked or retrieved
     behind = [(at, t) for at, t in _behind(turn, generator) if t not in generator.own_messages]
-    messages = Messages(text for _, text in behind)
-    own = Messages(text for at, text in behind if at is None)
-    used = [(at, p) for p in retrieved if (at := messages.place(p.text))]
+    prompt = [text for at, text in behind if at is None]
+    # An agent's earlier turns may have shown the same documents, in another order.
+    asked = max((n for n, text in enumerate(prompt) if text == generator.input), default=0)
+    messages, own = Messages(text for _, text in behind), Messages(prompt, first=asked)
+    used = [(at, p) for p in retrieved if (at := own.place(p.text) or messages.place(p.text))]
     direct = [(at, p) for at, p in used if behind[at[0]][0] is None]
     if len(used) == len(direct):
         found = _widened(turn, direct, own)
@@ -673,7 +675,7 @@ def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]
     if not has_documents and _kept_unknown_documents(turn):
         raise Refused(reason="no_contexts")
     if not has_documents and _shows_more(turn, generator, contexts):
-        raise Refused(reason="ambiguous")
+        raise Refused(reason="partial")
     if turn.is_complete:
         return
     # If the LLM that called a tool answered, its own call is missing.

@@ -15,6 +15,7 @@ from rag_eval_otel.capture.documents import (
     passage_of,
     passages_in,
     results_of,
+    texts_within,
 )
 from rag_eval_otel.capture.values import (
     CUT,
@@ -93,6 +94,8 @@ class Step:
     output_texts: tuple[str, ...] = ()
     documents_seen: tuple[Passage, ...] = ()  # in the input and the output of a chain
     documents_given: tuple[Passage, ...] = ()  # in the input of a chain
+    texts_given: tuple[Passage, ...] = ()  # in the input of a chain, under a name such as "facts"
+    texts_returned: tuple[Passage, ...] = ()
     kept_ids: tuple[str, ...] = ()  # of documents that a chain returned without their texts
     calls_tools: bool = False
     is_remote: bool = False  # whether no span of this process is above the call
@@ -112,7 +115,7 @@ class Step:
 
 def has_longer_text(step: Step, most: int) -> bool:
     """Return True if ``step`` has a text of more than ``most`` characters."""
-    listed = (*(step.documents or ()), *step.documents_seen)
+    listed = (*(step.documents or ()), *step.documents_seen, *step.texts_returned)
     texts = (
         *(step.input or "", step.output or "", step.query or "", step.description),
         *step.prompt,
@@ -200,6 +203,8 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
         deferred=output is None and _ANSWERS_LATER.search(view.scope) is not None,
         documents_seen=(*given, *returned),
         documents_given=given,
+        texts_given=tuple(texts_within(inputs)),
+        texts_returned=tuple(texts_within(outputs)),
         kept_ids=tuple(ids_in(outputs)),
         losses=losses,
         **more,
@@ -219,14 +224,15 @@ def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
         outputs = inner if isinstance(inner, Mapping) and "role" in inner else outputs
     artifact = passages_in(at(outputs, "artifact")) or ()
     documents = None if losses.lost("documents", outputs) else artifact or documents_in(outputs)
+    scored = tuple(passage for passage in documents or () if passage.score is not None)
     return new_step(
         view,
         "tool",
         input=losses.text("input", inputs, question_in(inputs)),
         output=losses.text("output", outputs, _tool_text(outputs)),
         documents=documents,
-        # Objects of a framework's document class: only retrievals return those.
-        documents_seen=artifact or tuple(documents_within(outputs)),
+        # Only retrievals return objects of a framework's document class, or texts with scores.
+        documents_seen=artifact or tuple(documents_within(outputs)) or scored,
         losses=losses,
         **more,
     )

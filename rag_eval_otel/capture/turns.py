@@ -182,7 +182,7 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     ]
     found += _message_retrievals(tree, found)
     if not any(one.hidden or one.cut or one.documents for one in found):
-        handed_on = _handed_on(tree)
+        handed_on = _handed_on(tree) or [*_returned(tree)]
         found = [*(one for one in found if one.documents is not None or not handed_on), *handed_on]
     return tuple(sorted(found, key=in_order))
 
@@ -280,6 +280,26 @@ def _handed_on(tree: StepTree) -> list[Step]:
     key = ("documents", around.id, step.start)
     parts = {"name": around.name, "input": around.input, "documents": step.documents_given}
     return [_retrieval(key, step, step.parent, **parts)]
+
+
+def _returned(tree: StepTree) -> Iterator[Step]:
+    """Yield a retrieval for each inner chain that returned texts which models were shown."""
+    said = [call.output for call in tree.generators]
+    outer = [step for step in tree.steps if not any(tree.ancestors(step))]
+    had = {passage.text for step in outer for passage in step.texts_given}
+    given = {passage.text: passage for step in tree.steps for passage in step.texts_given}
+    for step in tree.steps:
+        alone = given.get(step.output or "")  # OpenInference leaves out a name that is the only one
+        texts = step.texts_returned or ((alone,) if alone else ())
+        new = {passage.text for passage in texts} - had
+        if not new or step.kind != "chain" or not any(tree.ancestors(step)):
+            continue
+        prompts = [t for call in tree.generators if call.start >= step.start for t in call.prompt]
+        is_written = any(is_in(text, one) for text in new for one in said)
+        if not is_written and all(place(text, prompts) for text in new):
+            had |= new
+            parts = {"name": step.name, "input": step.input, "documents": texts}
+            yield _retrieval(("texts", step.id), step, step.parent, **parts)
 
 
 def _in_prompt(call: Step) -> Step | None:

@@ -456,8 +456,10 @@ def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
 class Messages:
     """The texts of the messages that an LLM was shown, with methods to find a text in them."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[str], *, first: int = 0) -> None:
         self.texts = tuple(texts)
+        numbers = range(len(self.texts))
+        self._order = (*numbers[first:], *numbers[:first])  # a text is searched for in this order
 
     @cached_property
     def _normal(self) -> tuple[str, ...]:
@@ -472,11 +474,16 @@ class Messages:
         return sum(map(len, self._bare))
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """Return the index of the first message that contains ``text``, and the offset there."""
+        """Return the index of a message that contains ``text``, and the offset there."""
         if not text.strip():  # an empty text is in every message
             return None
         # With other white space: in messages with single spaces.
-        return _find(forms_of(text), self.texts) or _find([normalised(text)], self._normal)
+        found = self._find(forms_of(text), self.texts)
+        return found or self._find([normalised(text)], self._normal)
+
+    def _find(self, forms: Sequence[str], messages: Sequence[str]) -> Place | None:
+        places = ((n, messages[n].find(form)) for n in self._order for form in forms)
+        return next((place for place in places if place[1] >= 0), None)
 
     def place(self, text: str) -> Place | None:
         """Return the position of ``text`` in the messages (see `find`), or None."""
@@ -495,11 +502,6 @@ class Messages:
                 places.setdefault(part, (number, at))
         first = {t: next((p for p in s if p in places), None) for t, s in parts.items()}
         return {text: places[part] for text, part in first.items() if part is not None}
-
-
-def _find(forms: Sequence[str], messages: Sequence[str]) -> Place | None:
-    places = ((n, message.find(form)) for n, message in enumerate(messages) for form in forms)
-    return next((place for place in places if place[1] >= 0), None)
 
 
 def _parts_of(text: str) -> list[str]:

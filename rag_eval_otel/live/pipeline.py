@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
@@ -373,7 +374,7 @@ class Pipeline:
     def _submit_all(self, complete: Callable[[], list[Trace]]) -> None:
         # Locked: a flush waits for the traces that the clock has just removed.
         with self.release_edge, self._sweeping:
-            for trace in complete():
+            for trace in sorted(complete(), key=attrgetter("last")):  # a search before its reader
                 give_up = partial(self.give_up, trace)
                 function = partial(give_up, None) if trace.is_doubled else partial(self.read, trace)
                 self._submit(trace.size, function, give_up)

@@ -247,6 +247,31 @@ def two_turns_of_one_thread(config: Config) -> None:
         graph.invoke({"messages": [("user", asked)]}, thread)
 
 
+@app(
+    Truth("Do dogs and cats disturb my quiet Sunday?", (NOISE, PETS), "Not if they keep quiet."),
+    Truth("And do I need a permission for dogs?", (PETS, NOISE), "Yes, in writing."),
+)
+def scored_texts_in_two_turns(config: Config) -> None:
+    """A collection of recipes: tools return texts with scores; the second finds the same ones."""
+    rules = store(NOISE, PETS)
+
+    @tool
+    def house_policy(query: str) -> list[dict[str, Any]]:
+        """Use this when the question is about the rules of the house."""
+        found = rules.similarity_search_with_score(query, k=2)
+        return [{"text": doc.page_content, "score": score} for doc, score in found]
+
+    said = call("house_policy", query="quiet Sunday"), "Not if they keep quiet."
+    said += call("house_policy", query="permission dogs"), "Yes, in writing."
+    agent = create_react_agent(model(*said), [house_policy], checkpointer=InMemorySaver())
+    thread = {**config, "configurable": {"thread_id": "tenant-5"}}
+    for asked in (
+        "Do dogs and cats disturb my quiet Sunday?",
+        "And do I need a permission for dogs?",
+    ):
+        agent.invoke({"messages": [("user", asked)]}, thread)
+
+
 class Answered(MessagesState):
     context: list[Document]
     suggestions: list[str]

@@ -152,3 +152,58 @@ def sentence_windows(config: Config) -> None:
 
     chained = {"context": retriever(*HIVE, k=2) | widened, "question": RunnablePassthrough()}
     (chained | lcel(TEMPLATE, model(SAID))).invoke(ASKED, config)
+
+
+class Row(TypedDict):
+    question: str
+    facts: list[str] | str
+    answer: str
+
+
+def searched_by_a_node(config: Config, facts: Any, *, is_given: bool = False) -> None:
+    """Recipes: a node calls a search of its own, and the next shows the texts that it returned."""
+
+    def retrieve(_: Row) -> Any:
+        return {"facts": facts}
+
+    def generate(state: Row) -> Any:
+        found = state["facts"]
+        shown = found if isinstance(found, str) else "\n".join(found)
+        chain = lcel(TEMPLATE, model(SAID))
+        return {"answer": chain.invoke({"context": shown, "question": state["question"]})}
+
+    graph = in_a_row(Row, *([] if is_given else [retrieve]), generate)
+    graph.invoke({"question": ASKED, **({"facts": facts} if is_given else {})}, config)
+
+
+@turn(ASKED, TWO, SAID)
+def texts_returned_by_a_node(config: Config) -> None:
+    searched_by_a_node(config, [*TWO])
+
+
+@turn(ASKED, (f"{BEE} {DANCE}",), SAID)
+def text_returned_by_a_node(config: Config) -> None:
+    searched_by_a_node(config, f"{BEE} {DANCE}")
+
+
+@app()
+def lines_returned_by_a_node(config: Config) -> None:
+    """What divides the texts is not known."""
+    searched_by_a_node(config, f"{BEE}\n{DANCE}")
+
+
+@app()
+def texts_given_by_the_caller(config: Config) -> None:
+    searched_by_a_node(config, [*TWO], is_given=True)
+
+
+@app()
+def facts_written_by_a_model(config: Config) -> None:
+    def recall(state: Row) -> Any:
+        return {"facts": lcel("Recall facts for {question}", model(BEE)).invoke(state)}
+
+    def generate(state: Row) -> Any:
+        shown = {"context": state["facts"], "question": state["question"]}
+        return {"answer": lcel(TEMPLATE, model(SAID)).invoke(shown)}
+
+    in_a_row(Row, recall, generate).invoke({"question": ASKED}, config)

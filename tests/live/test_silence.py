@@ -95,6 +95,18 @@ def test_each_answer_has_its_own_outcome() -> None:
         assert app.counted() == {("scored", None): 2, ("skipped", "no_retrieval"): 3}
 
 
+def test_a_search_in_a_trace_of_its_own() -> None:
+    """The trace of a chain that gave its retriever no parent says where the documents came from."""
+    with attached() as app:
+        chain = app.chain()
+        app.step("LLM", chain, **generated(2)).end()
+        app.retrieve(1, None)
+        app.generate(1, chain)
+        chain.end()
+        assert app.handle.flush(60)
+        assert app.counted() == {("skipped", "split"): 1}
+
+
 def test_names_are_bounded() -> None:
     """Of chains that retrieve, at most a thousand names are remembered, and the newest is one."""
     with attached() as app:

@@ -21,6 +21,7 @@ from rag_eval_otel.capture.conventions import (
     vectordb,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
+from rag_eval_otel.capture.documents import DOCUMENTS_IN_JSON
 from rag_eval_otel.capture.span import Span, metadata_in
 from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text, new_step
 from rag_eval_otel.config import MAX_TEXT_CHARS
@@ -122,9 +123,9 @@ def output_on(view: Span) -> str:
 
 
 def shows_documents(view: Span) -> bool:
-    """Return True if an attribute of ``view`` has documents of LangChain or Haystack as JSON."""
+    """Return True if an attribute of ``view`` has documents, or found texts, as JSON."""
     texts = (value for value in view.attributes.values() if isinstance(value, str))
-    return any('"page_content"' in text or '"documents": [{' in text for text in texts)
+    return any(map(DOCUMENTS_IN_JSON.search, texts))
 
 
 def is_flat(view: Span) -> bool:
