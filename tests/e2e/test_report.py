@@ -62,6 +62,7 @@ def opened(page: Path, script: str, *options: str) -> str:
     return html.unescape(re.findall("<title>(.*?)</title>", document)[0])
 
 
+OPEN = "for (const each of document.querySelectorAll('details')) each.open = true;"
 AXE = "axe-core@4.14.1"
 SERIOUS = """;axe.run(document, {resultTypes: ["violations"]}).then((found) => {
   const serious = found.violations.filter((each) => ["serious", "critical"].includes(each.impact));
@@ -78,10 +79,9 @@ def test_no_serious_fault_of_accessibility(scheme: str, page: Path, tmp_path: Pa
     if not script.exists():
         script.parents[2].mkdir(parents=True, exist_ok=True)
         subprocess.run([*npm, AXE], cwd=script.parents[2], check=True)
-    shown = "for (const each of document.querySelectorAll('details')) each.open = true;"
     options = (f"--blink-settings=preferredColorScheme={scheme}", "--window-size=420,2400")
     axe = script.read_text(encoding="utf-8").replace("</script", "<\\/script")
-    assert opened(page, shown + axe + SERIOUS, *options) == "true "
+    assert opened(page, OPEN + axe + SERIOUS, *options) == "true "
 
 
 PAINT = """new PerformanceObserver((list) => {
@@ -97,6 +97,18 @@ def test_first_paint_is_within_two_seconds(page: Path) -> None:
     ((milliseconds, wide),) = re.findall(r"first ([\d.]+) (-?\d+)\.", " ".join(console))
     assert float(milliseconds) < 2000
     assert int(wide) <= 0
+
+
+def printed(url: str, page: Path) -> int:
+    """Return the number of sheets that the page at ``url`` takes."""
+    sheets = page.with_name("page.pdf")
+    browse(url, page.parent, f"--print-to-pdf={sheets}")
+    return len(re.findall(rb"/Type /Page\b", sheets.read_bytes()))
+
+
+def test_folded_parts_are_printed(page: Path) -> None:
+    """A page takes as many sheets as with all details open."""
+    assert printed(page.as_uri(), page) == printed(with_script(page, OPEN), page) > 1
 
 
 class Served(SimpleHTTPRequestHandler):
