@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, get_args
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions.openinference import SPAN_KIND
@@ -30,9 +30,6 @@ from rag_eval_otel.tools.rows import (
     text,
 )
 from rag_eval_otel.types import ErrorReason, Evaluation, Passage, Sample, Sampling, Score
-
-T = TypeVar("T")
-
 
 MOST_SCORES: Final = 500_000
 """The highest number of scores for a page or a comparison, which keep all in memory."""
@@ -105,7 +102,7 @@ def _table_row(cells: Message, index: int, *, metric: str | None) -> Iterator[Ro
             scores=scores,
             judge=text(cells.get("judge")),
             duration=number(cells.get("duration")) or 0.0,
-            sampling=_first(map(sampling_of, map(cells.get, _PROBABILITIES))),
+            sampling=next(filter(None, map(sampling_of, map(cells.get, _PROBABILITIES))), None),
         ),
         sample=sample,
         place=f"row {index}",
@@ -138,10 +135,6 @@ def sample_in(cells: Message) -> Sample:
 
 def _id(cell: object) -> str:
     return "" if cell is None else str(cell)
-
-
-def _first(values: Iterable[T | None]) -> T | None:
-    return next((value for value in values if value is not None), None)
 
 
 def metric_names(
