@@ -486,9 +486,7 @@ TOOL_EVENT = [("gen_ai.tool.message", {"content": PAGE})]
         (span({}, CALLS_TOOL, events=TOOL_EVENT), False),
         (
             span(
-                {},
-                CHATS,
-                events=[(DETAILS, {"gen_ai.input.messages": json.dumps(RESULT_SHOWN)})],
+                {}, CHATS, events=[(DETAILS, {"gen_ai.input.messages": json.dumps(RESULT_SHOWN)})]
             ),
             True,
         ),

@@ -52,10 +52,7 @@ def test_requests_and_tokens_are_counted() -> None:
     points = recorded(Evaluation(scores=(OK,), judge="m", usage=usage, lag=0.5))
     assert [p.value for p in points["rag.evaluation.judge.calls"]] == [4]
     tokens = points["rag.evaluation.judge.tokens"]
-    assert {p.attributes["token_type"]: p.value for p in tokens} == {
-        "input": 100,
-        "output": 9,
-    }
+    assert {p.attributes["token_type"]: p.value for p in tokens} == {"input": 100, "output": 9}
     assert [p.value for p in points["rag.evaluation.embedding.calls"]] == [1]
     assert points["rag.evaluation.lag"][0].sum == 0.5
     bare = recorded(Evaluation(scores=(UNDEFINED, Score(name="x", value=0.5))))
