@@ -474,6 +474,7 @@ def test_messages_may_be_events() -> None:
 RESULT_SHOWN = [{"role": "tool", "parts": [{"type": "tool_call_response", "response": PAGE}]}]
 DETAILS = "gen_ai.client.inference.operation.details"
 CHATS, CALLS_TOOL = "gen_ai.operation.name=chat", "gen_ai.operation.name=execute_tool"
+IN_DETAILS = {"gen_ai.input.messages": json.dumps(RESULT_SHOWN)}
 TOOL_EVENT = [("gen_ai.tool.message", {"content": PAGE})]
 
 
@@ -484,12 +485,7 @@ TOOL_EVENT = [("gen_ai.tool.message", {"content": PAGE})]
         (span({"gen_ai.input.messages": CHAT}, CHATS), False),
         (span({}, CHATS, events=TOOL_EVENT), True),
         (span({}, CALLS_TOOL, events=TOOL_EVENT), False),
-        (
-            span(
-                {}, CHATS, events=[(DETAILS, {"gen_ai.input.messages": json.dumps(RESULT_SHOWN)})]
-            ),
-            True,
-        ),
+        (span({}, CHATS, events=[(DETAILS, IN_DETAILS)]), True),
         (span({"llm.input_messages.0.message.role": "tool"}, f"{OI}=LLM"), True),
         (span({"llm.input_messages.0.message.role": "user"}, f"{OI}=LLM"), False),
     ],
@@ -537,8 +533,8 @@ def test_what_we_write_as_openinference_is_read_back() -> None:
 def test_contents_in_blocks() -> None:
     """What a user wrote in blocks is one text; what a tool returned stays as it is."""
     blocks = json.dumps([{"type": "text", "text": "When "}, {"type": "text", "text": "was it?"}])
-    shown = {f"llm.input_messages.0.message.{key}": text for key, text in (("content", blocks),)}
     role = "llm.input_messages.0.message.role"
+    shown = {"llm.input_messages.0.message.content": blocks}
     assert read(span({**shown, role: "user"}, f"{OI}=LLM")).prompt == ("When was it?",)
     (result,) = read(span({**shown, role: "tool"}, f"{OI}=LLM")).tool_results
     assert result.text == blocks
