@@ -24,15 +24,7 @@ from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat
 from apps.parts import join, rag
 from apps.replies import unavailable
-from live import (
-    SCORED,
-    STATUS,
-    App,
-    asked,
-    attached,
-    generated,
-    told,
-)
+from live import SCORED, STATUS, App, asked, attached, generated, told
 from rag_eval_otel import Evaluation, record_question
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
@@ -88,9 +80,7 @@ def bare_call(app: App) -> Span:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [lambda app: request(app, 1)[0], bare_call],
-    ids=["request", "bare call"],
+    "make", [lambda app: request(app, 1)[0], bare_call], ids=["request", "bare call"]
 )
 def test_the_outermost_span_of_a_turn_is_scored(make: Callable[[App], Span]) -> None:
     """It stands for the turn, and no other span has scores."""
