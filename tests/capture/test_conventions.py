@@ -23,6 +23,8 @@ from rag_eval_otel.capture.conventions import (
     shows_documents,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
+from rag_eval_otel.capture.conventions.openinference import described
+from rag_eval_otel.capture.conventions.openinference import texts as written_texts
 from rag_eval_otel.capture.span import LogView, Span
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.errors import ConfigError
@@ -445,6 +447,122 @@ def test_documents_of_agents() -> None:
     assert read(strands).output == f"{PAGE}b"
     late = span({}, f"{OI}=LLM", name="invoke_agent x", scope="gcp.vertex.agent", start=1, end=9)
     assert (read(late).start, read(replace(late, name="call_llm")).start) == (9, 1)
+
+
+# --- what the forms have in common ----------------------------------------------------------------
+
+
+def test_messages_may_be_events() -> None:
+    """Of the span, or log records; of alternatives, the first is the reply."""
+    first = json.dumps({"role": "assistant", "content": TOLD})
+    events = [
+        ("gen_ai.system.message", {"content": "Be brief."}),
+        ("gen_ai.user.message", {"content": ASKED}),
+        ("gen_ai.choice", {"index": 1, "message": "Perhaps."}),
+        ("gen_ai.choice", {"index": 0, "message": first}),
+    ]
+    view = span({}, "gen_ai.operation.name=chat", events=events)
+    step = read(view)
+    assert (step.prompt, step.output) == (("Be brief.", ASKED), TOLD)
+    assert read(replace(view, events=events[:3])).output == "Perhaps."
+    assert read(replace(view, events=events[:2])).output is None
+    assert read(replace(view, dropped_events=1)).output is None
+    logs = [LogView(event=name, body={"content": ASKED}) for name, _ in events[1:2]]
+    assert read(replace(view, events=[], logs=logs)).prompt == (ASKED,)
+
+
+RESULT_SHOWN = [{"role": "tool", "parts": [{"type": "tool_call_response", "response": PAGE}]}]
+DETAILS = "gen_ai.client.inference.operation.details"
+CHATS, CALLS_TOOL = "gen_ai.operation.name=chat", "gen_ai.operation.name=execute_tool"
+IN_DETAILS = {"gen_ai.input.messages": json.dumps(RESULT_SHOWN)}
+TOOL_EVENT = [("gen_ai.tool.message", {"content": PAGE})]
+
+
+@pytest.mark.parametrize(
+    ("view", "has_documents"),
+    [
+        (span({"gen_ai.input.messages": RESULT_SHOWN}, CHATS), True),
+        (span({"gen_ai.input.messages": CHAT}, CHATS), False),
+        (span({}, CHATS, events=TOOL_EVENT), True),
+        (span({}, CALLS_TOOL, events=TOOL_EVENT), False),
+        (span({}, CHATS, events=[(DETAILS, IN_DETAILS)]), True),
+        (span({"llm.input_messages.0.message.role": "tool"}, f"{OI}=LLM"), True),
+        (span({"llm.input_messages.0.message.role": "user"}, f"{OI}=LLM"), False),
+    ],
+)
+def test_what_a_tool_said_is_in_a_prompt(view: Span, *, has_documents: bool) -> None:
+    """So a call without a retrieval may be a turn."""
+    assert holds_documents(view) == has_documents
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (span({}), True),
+        (span({"rag.question": ASKED}), False),
+        (span({}, scope="openinference.instrumentation.langchain"), False),
+        (span({}, f"{OI}=CHAIN"), False),
+    ],
+)
+def test_a_span_without_a_form_may_hold_several_questions(view: Span, *, expected: bool) -> None:
+    """One of an instrumentation, or with a record, is not such."""
+    assert is_flat(view) == expected
+
+
+def test_what_we_write_as_openinference_is_read_back() -> None:
+    """Kind, tokens, messages and the first thirty documents."""
+    spoken = [("system", "Be brief."), ("user", ASKED)]
+    written = described("llm", model="m", provider="p", system="s", finish="stop", tokens=(3, 4))
+    call = read(span({**written, **written_texts(asked=ASKED, told=TOLD, messages=spoken)}))
+    assert (call.kind, call.prompt, call.output) == ("llm", ("Be brief.", ASKED), TOLD)
+    assert written["llm.token_count.total"] == 7
+    assert "tool.name" not in written
+    found = [Passage(text=f"page {number}", id=str(number), score=1) for number in range(31)]
+    step = read(
+        span(described("retriever") | written_texts(asked=ASKED, told=None, documents=found))
+    )
+    assert (step.kind, step.input, step.documents) == ("retriever", ASKED, tuple(found[:30]))
+    assert described("other") == {OI: "CHAIN"}
+    assert described("tool", name="t", call_id="c") == {
+        OI: "TOOL",
+        "tool.name": "t",
+        "tool.id": "c",
+    }
+
+
+def test_contents_in_blocks() -> None:
+    """What a user wrote in blocks is one text; what a tool returned stays as it is."""
+    blocks = json.dumps([{"type": "text", "text": "When "}, {"type": "text", "text": "was it?"}])
+    role = "llm.input_messages.0.message.role"
+    shown = {"llm.input_messages.0.message.content": blocks}
+    assert read(span({**shown, role: "user"}, f"{OI}=LLM")).prompt == ("When was it?",)
+    (result,) = read(span({**shown, role: "tool"}, f"{OI}=LLM")).tool_results
+    assert result.text == blocks
+
+
+def test_a_streamed_reply() -> None:
+    """The deltas of LlamaIndex once the stream has ended, and the last event of OpenAI's."""
+    deltas = [("StreamChatDeltaReceivedEvent", {"delta": text}) for text in (TOLD[:9], TOLD[9:])]
+    view = native("Model.chat", messages=[("user", ASKED)])
+    ended = [view.events[0], *deltas, ("StreamChatEndEvent", {})]
+    assert read(replace(view, events=ended)).output == TOLD
+    assert read(replace(view, events=ended[:-1])).output is None
+    said = {"type": "message", "role": "assistant", "content": [{"text": TOLD}]}
+    whole = {"object": "response", "output": [said]}
+    assert read(span({"output.value": [{}, whole]}, f"{OI}=LLM")).output == TOLD
+
+
+def test_calls_and_tools_of_older_openllmetry() -> None:
+    """Messages are attributes each, or the input and output of the entity."""
+    old = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": ASKED}
+    old |= {"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": TOLD}
+    step = read(span(old, "llm.request.type=chat"))
+    assert (step.kind, step.prompt, step.output) == ("llm", (ASKED,), TOLD)
+    assert kind_of(span({}, "llm.request.type=embedding")) == "embedding"
+    used = span(
+        {"tool.name": "search", "traceloop.entity.output": TOLD}, "traceloop.span.kind=task"
+    )
+    assert (read(used).kind, read(used).name) == ("tool", "search")
 
 
 # --- values that nobody expects -------------------------------------------------------------------

@@ -30,7 +30,13 @@ from pydantic import BaseModel
 from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
 from apps.parts import PROMPT, lookup, rag
-from rag_eval_otel.capture.langchain import LangChainCapture
+from rag_eval_otel.capture.langchain import (
+    _LEVELS,
+    LangChainCapture,
+    LangChainHook,
+    note,
+    note_search,
+)
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.step import Step
 from recording import ANSWER, PAGE, QUESTION, Events, Spiteful, capture, generated, said
@@ -419,3 +425,36 @@ def test_values_that_resist_cost_their_event() -> None:
     captured = sent.end()
     assert len(captured.recorder) == 0
     assert set(captured.errors) == {"callback"}
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda one: [one], lambda one: {"a": one}, lambda one: UserDict(a=one)]
+)
+def test_notes_end_at_a_depth(wrap: Callable[[Any], Any]) -> None:
+    """However deep the data of an application is."""
+    value: Any = "text"
+    for _ in range(_LEVELS):
+        value = wrap(value)
+    assert "text" in repr(note(value))
+    assert "text" not in repr(note(wrap(wrap(value))))
+
+
+def test_results_of_a_search_have_their_scores() -> None:
+    """A store returns documents, or pairs with a score; what is none is noted as it is."""
+    found = note_search([(Document("a", id="1"), np.float32(0.5)), Document("b"), ("c", 0.5)])
+    first, second = ({"page_content": text, "metadata": {}} for text in "ab")
+    assert found == [{**first, "id": "1", "score": 0.5}, {**second, "id": None}, "c"]
+
+
+def test_a_hook_has_its_handler_until_it_is_removed() -> None:
+    """Unless another one is there at the first run."""
+    hook, handler = LangChainHook(), capture().handler
+    hook.install(handler)
+    assert hook.get() is handler
+    hook.remove()
+    assert hook.get() is None
+    for is_there, expected in ((True, None), (False, handler)):
+        answers = iter([is_there])
+        hook.install(handler, lambda answers=answers: next(answers))
+        assert [hook.get(), hook.get()] == [expected, expected]
+    hook.remove()

@@ -147,6 +147,7 @@ ADVICE = f"It is unknown. {ANSWER}"
         (f"{ADVICE} No doubt", [(PAGES[0], f"{ADVICE} No doubt"), (PAGES[1], "No")], PAGES[:1]),
         ("1987", [(PAGES[0], "something"), (PAGES[1], "something else")], PAGES[1:2]),
         (f"{ANSWER} {ADVICE}", [(PAGES[0], ANSWER), (PAGES[1], ADVICE)], PAGES[1:2]),
+        ("in 1987", [(PAGES[0], "1987"), (PAGES[1], "something else")], PAGES[:1]),
         (ANSWER, [(PAGES[1], "")], PAGES[1:2]),
         ("I would rather not say.", [(PAGES[0], ANSWER), (f"Safe? {ANSWER}", "UNSAFE")], PAGES[:1]),
         (ANSWER, [(PAGES[0], f"<b>{ANSWER}</b>"), (PAGES[1], "A title of it")], PAGES[:1]),
@@ -156,6 +157,7 @@ ADVICE = f"It is unknown. {ANSWER}"
         "not a later grader",
         "the last speaker",
         "the longest part",
+        "a short part",
         "a form that was filled in",
         "not a guard",
         "in a wrapping",
@@ -310,6 +312,7 @@ TWO, TWO_BY_ID = search(PAGE, OTHER), search(*PASSAGES)
 PICK = chain("pick", "app", at=(10, 11))
 PICKED = replace(PICK, documents_seen=PASSAGES[:1])
 GRADER = write(f"Does {OTHER} help?", said="no", at=(10, 20))
+LINE = f"The sea was far away in these days. {PAGE}"
 FLAT = Step(id="app", parent=None, kind="other", name="app", start=0, end=100, flat=True)
 SWAP = chain("swap", "app", at=(0, 1), asked="And then?", told=ASKED)
 AGAIN = search(PAGE, at=(75, 78), query=f"{ANSWER} And who?")
@@ -401,8 +404,9 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
         (
             root(),
             tool("tool", "app", at=(0, 90)),
-            replace(FOUND, parent="tool"),
-            replace(WRITTEN, parent="tool"),
+            chain("agent", "tool", at=(0, 80)),
+            replace(FOUND, parent="agent"),
+            replace(WRITTEN, parent="agent"),
         ),
         "partial",
     ),
@@ -435,8 +439,12 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
         (root(), FOUND, replace(WRITTEN, parent="search1")),
         ANSWER,
     ),
-    "more documents than are searched for": (
-        (root(), search(*(f"page {n}" for n in range(1001))), WRITTEN),
+    "a reranker left a page out": (
+        (root(), TWO, replace(search(PAGE, at=(3, 4)), kind="reranker"), WRITTEN),
+        ANSWER,
+    ),
+    "a line that goes on around a page": (
+        (root(), FOUND, replace(PICK, input_texts=(LINE,)), write(LINE, ASKED)),
         "ambiguous",
     ),
     "the question was redacted": (
@@ -469,10 +477,24 @@ def test_what_fits_together(steps: tuple[Step, ...], expected: object) -> None:
     assert found(*steps) == [expected]
 
 
-def test_a_span_that_has_not_ended_is_partial() -> None:
-    """A step below it may be missing."""
-    (turn,) = turns_in([replace(root(), end=None), FOUND, WRITTEN], contexts_from_prompt=False)
-    assert turn.doubt == "partial"
+@pytest.mark.parametrize(
+    ("steps", "doubt"),
+    [
+        ([replace(root(), end=None), FOUND, WRITTEN], "partial"),
+        *(
+            ([root(), search(*(f"page {n}" for n in range(documents))), WRITTEN], doubt)
+            for documents, doubt in ((1000, None), (1001, "ambiguous"))
+        ),
+        *(
+            ([root(), FOUND, *(write(PAGE, at=(n, n + 1)) for n in range(10, 10 + calls))], doubt)
+            for calls, doubt in ((299, None), (300, "ambiguous"))
+        ),
+    ],
+)
+def test_turns_in_doubt(steps: list[Step], doubt: str | None) -> None:
+    """A step may be missing below an open span, and too many are not compared."""
+    (turn,) = turns_in(steps, contexts_from_prompt=False)
+    assert turn.doubt == doubt
 
 
 ERROR = "ConnectionError"

@@ -27,10 +27,11 @@ from opentelemetry.trace import (
 )
 
 from live import App, answered, asked, attached, collecting_size, generated, retrieved, said, told
+from plain_views import View
 from properties import examples
 from rag_eval_otel import instrument
 from rag_eval_otel.capture.span import LogView
-from rag_eval_otel.capture.trace import PendingLogs, may_be_read
+from rag_eval_otel.capture.trace import OVERHEAD, PendingLogs, may_be_read, size_of
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
 from recordings import PATHS, is_as_stated
@@ -450,3 +451,16 @@ def test_of_a_span_all_records_count_or_none() -> None:
     assert [one.event for one in logs.take((1, 1))] == [""]
     assert [one.event for one in logs.take((1, 2))] == ["gen_ai.user.message"]
     assert logs.size == 0
+
+
+def test_the_size_of_a_span() -> None:
+    """Each attribute, event and log record counts, with all that is in it."""
+    text, bare = "x" * 1000, View(attributes={})
+    assert size_of(bare) == OVERHEAD
+    for fields in (
+        {"attributes": {"a": text}},
+        {"attributes": {"a": [text]}},
+        {"events": [("e", {"a": text})]},
+        {"logs": [LogView(event="e", body={"a": text})]},
+    ):
+        assert OVERHEAD + 1000 < size_of(replace(bare, **fields)) < OVERHEAD + 3000

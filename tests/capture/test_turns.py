@@ -402,3 +402,12 @@ def test_deep_recursion_is_read_at_once() -> None:
 def test_recordings() -> None:
     """The spans of recorded applications are read as they were."""
     assert misread() == []
+
+
+def test_searches_are_counted() -> None:
+    """All, those that repeat a query, and those that found nothing; a reranker is none."""
+    one = retriever("a", "app", at=(1, 2), query=ASKED, found=("x",))
+    made = (one, replace(one, id="b"), replace(one, id="c", input="Who?", documents=()))
+    others = (replace(one, kind="reranker"), replace(one, contexts_source="prompt"))
+    assert Turn(anchor=APP, path=(APP,), retrievers=(*made, *others)).searches == (3, 1, 1)
+    assert Turn(anchor=APP, path=(APP,), retrievers=others).searches is None

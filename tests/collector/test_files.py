@@ -20,15 +20,7 @@ from rag_eval_otel.tools.rules import Target, render
 COLLECTOR = Path(__file__).parents[2] / "collector"
 SCRIPTS = sorted(COLLECTOR.rglob("generate.py"))
 TEXTS = [*COLLECTOR.glob("prometheus/*.yaml"), *COLLECTOR.glob("grafana/dashboards/*.json")]
-LABELS = (
-    "status",
-    "judge",
-    "label",
-    "outcome",
-    "cause",
-    "currency",
-    "drift_direction",
-)
+LABELS = ("status", "judge", "label", "outcome", "cause", "currency", "drift_direction")
 COMPOSE = "docker-compose.yaml"
 SUFFIXES = {"1": "", "s": "_seconds"}
 

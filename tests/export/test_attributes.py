@@ -627,11 +627,7 @@ def test_a_redacted_text_is_redacted_in_both_conventions() -> None:
 
 @pytest.mark.parametrize(
     "others",
-    [
-        {KIND: "AGENT"},
-        {"gen_ai.operation.name": "chat"},
-        {"traceloop.span.kind": "workflow"},
-    ],
+    [{KIND: "AGENT"}, {"gen_ai.operation.name": "chat"}, {"traceloop.span.kind": "workflow"}],
 )
 def test_a_span_of_another_instrumentation_keeps_its_kind(others: dict[str, str]) -> None:
     """A span that an instrumentation describes gets no second description."""

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.export.metrics import InstrumentSink, outcome_of
 from rag_eval_otel.judge.limits import Endpoint, Limits
-from rag_eval_otel.types import Evaluation, Score, Usage
+from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
 UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
@@ -51,10 +52,7 @@ def test_requests_and_tokens_are_counted() -> None:
     points = recorded(Evaluation(scores=(OK,), judge="m", usage=usage, lag=0.5))
     assert [p.value for p in points["rag.evaluation.judge.calls"]] == [4]
     tokens = points["rag.evaluation.judge.tokens"]
-    assert {p.attributes["token_type"]: p.value for p in tokens} == {
-        "input": 100,
-        "output": 9,
-    }
+    assert {p.attributes["token_type"]: p.value for p in tokens} == {"input": 100, "output": 9}
     assert [p.value for p in points["rag.evaluation.embedding.calls"]] == [1]
     assert points["rag.evaluation.lag"][0].sum == 0.5
     bare = recorded(Evaluation(scores=(UNDEFINED, Score(name="x", value=0.5))))
@@ -212,3 +210,28 @@ def test_a_request_is_counted_once_for_all_pipelines_that_share_a_judge(pipeline
     assert found["rag.evaluation.endpoint.duration"] == {("judge m", "ok"): 1}
     assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
     assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
+
+
+def test_feedback_and_spans_are_counted() -> None:
+    """By outcome or status; in a judged sample, with the weight of each score."""
+    reader = InMemoryMetricReader()
+    sink = InstrumentSink(MeterProvider([reader]))
+    sink.feedback(Feedback(trace_id=1, name="rating", score=1), "joined")
+    sink.feedback(None, "refused")
+    for _ in range(2):
+        sink.released("scored")
+        sink.found(3)
+        sink.turn("skipped", "no_answer", turns=2)
+        sink.turn("scored", turns=0)
+        sink.omitted(5)
+    judged = Sampling(probability=0.25)
+    sink(Evaluation(scores=(replace(OK, value=0.5),), judge="m", sampling=judged))
+    found = {name.removeprefix("rag.evaluation."): p for name, p in points(reader).items()}
+    assert {frozenset(key): n for key, n in found["feedback.received"].items()} == {
+        frozenset({"joined", "rating", "pass"}): 1,
+        frozenset({"refused"}): 1,
+    }
+    assert found["turns"] == {("skipped", "no_answer"): 4, ("scored", "pass"): 1}
+    assert [sum(found[name].values()) for name in ("released", "captured")] == [2, 6]
+    assert sum(found["attributes.omitted"].values()) == 10
+    assert [*found["weighted.score"].values(), *found["weighted.count"].values()] == [2, 4]

@@ -23,13 +23,7 @@ from opentelemetry.trace import Span
 from live import KIND, App, answered, asked, attached, generated, retrieved, said, told
 from openai_server import HttpReply, ScriptedOpenAI
 from parallel import at_once, forking, in_child
-from rag_eval_otel import (
-    Evaluation,
-    OpenAIEmbedder,
-    OpenAIJudge,
-    RagEvalSpanProcessor,
-    instrument,
-)
+from rag_eval_otel import Evaluation, OpenAIEmbedder, OpenAIJudge, RagEvalSpanProcessor, instrument
 from runs import run_chain
 from support import good_parts
 

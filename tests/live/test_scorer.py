@@ -19,12 +19,7 @@ from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import TURNS, Limit
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.export.metrics import InstrumentSink
-from rag_eval_otel.live.scorer import (
-    Admission,
-    TurnScorer,
-    facts_of,
-    sampling_point,
-)
+from rag_eval_otel.live.scorer import Admission, TurnScorer, facts_of, sampling_point
 from rag_eval_otel.metrics.custom import Guideline
 from rag_eval_otel.sampling import SamplingRule
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge

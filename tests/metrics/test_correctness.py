@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics import (
-    AnswerCorrectness,
-    Correctness,
-    SemanticSimilarity,
-    metric,
-)
+from rag_eval_otel.metrics import AnswerCorrectness, Correctness, SemanticSimilarity, metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.metrics.correctness import f_beta
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge

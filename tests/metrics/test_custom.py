@@ -361,9 +361,7 @@ def high(_: Sample) -> float:
 @pytest.mark.parametrize(
     "make", [Revised, lambda revision: partial(Revised(revision)), {0.3: low, 0.9: high}.get]
 )
-def test_source_and_revision_of_a_function_are_in_the_version(
-    make: Callable[[float], Any],
-) -> None:
+def test_source_and_revision_of_a_function_are_in_the_version(make: Callable[[float], Any]) -> None:
     """Another source or revision is another measurement; the same, made anew, is the same."""
     first, again, other = (
         measured(m.FunctionMetric(function=make(weight), name="weighed"))["weighed"].version

@@ -120,24 +120,6 @@ def test_missing_verdicts_are_asked_once_more() -> None:
     assert [texts.get("statements") for texts in shown(judge)[1:]] == [("a", "b", "c"), ("a", "c")]
 
 
-FLAGS = st.lists(st.sampled_from([0, 1]), min_size=1, max_size=8)
-
-
-@given(FLAGS, st.data())
-def test_faithfulness_is_the_share_of_ones(flags: list[int], data: st.DataObject) -> None:
-    """In any order of claims and verdicts, in one step or two, fused or not."""
-    order = data.draw(st.permutations(range(len(flags))))
-    replies = script(
-        statements={"statements": [f"claim {i}" for i in order]},
-        verdicts={"verdicts": [{"index": i + 1, "verdict": flags[order[i]]} for i in order]},
-        judged_statements={"statements": flagged(*(flags[i] for i in order))},
-    )
-    for one in (FULL_FORM, ONE_STEP):
-        for shares in (True, False):
-            score = score_of(one, FakeJudge(replies), share_requests=shares)
-            assert score.value == pytest.approx(sum(flags) / len(flags))
-
-
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [

@@ -173,24 +173,6 @@ def test_doubles_count_once(retrieved: list[str], relevant: list[str], data: st.
         assert value(row, retrieved + later, relevant) == pytest.approx(once)
 
 
-@given(UNIQUE, UNIQUE, K, st.data())
-def test_moving_a_hit_up_never_lowers(
-    retrieved: list[str], relevant: list[str], k: int | None, data: st.DataObject
-) -> None:
-    """A relevant document that changes places with an irrelevant one before it does no harm."""
-    hits = [i for i, one in enumerate(retrieved) if one in relevant]
-    misses = [i for i, one in enumerate(retrieved) if one not in relevant]
-    pairs = [(i, j) for i in misses for j in hits if i < j]
-    if not pairs:
-        return
-    i, j = data.draw(st.sampled_from(pairs))
-    better = list(retrieved)
-    better[i], better[j] = better[j], better[i]
-    for row in at(k):
-        if row.name != "mrr_of_all":
-            assert value(row, better, relevant) >= value(row, retrieved, relevant) - 1e-12
-
-
 @given(UNIQUE, K)
 def test_a_perfect_ranking_is_one(relevant: list[str], k: int | None) -> None:
     """All that is relevant, and nothing else before it, is the best there is."""
