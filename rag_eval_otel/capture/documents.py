@@ -19,7 +19,7 @@ _LIST_KEYS = (
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
 _SCORE_KEYS = ("score", "relevance_score", "similarity")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
-_NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=")  # of LlamaIndex
+_NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=(.+)\), score=[^()\n]*\)>")  # of LlamaIndex
 
 
 # --- documents in plain data ----------------------------------------------------------------------
@@ -95,11 +95,9 @@ def documents_within(data: Any) -> Iterator[Passage]:
 def ids_in(data: Any) -> Iterator[str]:
     """Yield the ids of LlamaIndex nodes, at any depth, of which ``data`` has only id and score."""
     if isinstance(data, str):
-        found = _NODE.match(data)
-        if found is not None and data.endswith(")>") and "\n" not in data:
-            name, scored, _ = data[found.end() : -2].partition("), score=")
-            if scored or name.endswith(")"):
-                yield name if scored else name[:-1]
+        found = _NODE.fullmatch(data)
+        if found is not None:
+            yield found[1]
     elif isinstance(data, list | Mapping):
         for item in data.values() if isinstance(data, Mapping) else data:
             yield from ids_in(item)
@@ -208,7 +206,7 @@ _COUNTED = rf"(?:[\[(<*#]{{1,9}}[ \t]{{0,9}})?(?:{_KINDS})[ \t]{{0,9}}[#№]?[ \
 _NUMBERED: Final = tuple(
     re.compile(pattern, re.MULTILINE | re.IGNORECASE)
     for pattern in (
-        rf"{_RULE}[ \t]*{_COUNTED}[ \t]*{_RULE}",  # also after the last word of the one before
+        rf"(?<![-=*_#~]){_RULE}[ \t]*{_COUNTED}[ \t]*{_RULE}",  # also after the last word before
         rf"^[ \t]*(?:{_RULE}[ \t]*)?{_COUNTED}[ \t]*(?:{_RULE}[ \t]*$|[\])>*:.\u2013\u2014-]+|$)",
         r"^[ \t]*\[(\d{1,9})\]:?",
     )
@@ -421,7 +419,7 @@ _HEADING_LENGTH = 240  # characters; a longer line is no heading
 _ORDER = re.compile(  # an instruction below the documents
     r"\s*(?:answer|based|given|if|note|now|please|today|use|using|with)[,:]*(?:\s|$)", re.IGNORECASE
 )
-_IS_RULE = re.compile(r"\s*([-=*_#`~])\1{2,}\s*")
+_IS_RULE = re.compile(r"^[ \t]*([-=*_#`~])\1{2,}[ \t]*$", re.MULTILINE)
 _INDENT = r"^[ \t]{0,20}[#*\[]{0,6}[ \t]?"
 _NEXT = re.compile(
     rf"{_INDENT}(?:{_ASKED}|(?:helpful |final |your )?answer|response|assistant|human|user"
@@ -451,9 +449,8 @@ class Block:
         else:
             ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
             found = next((one for one in ways if one is not None and len(one) == count), None)
-        lines = (line for one in found or () for line in one.text.splitlines())
         # A rule that is left may divide two documents.
-        return None if any(map(_IS_RULE.fullmatch, lines)) else found
+        return None if any(_IS_RULE.search(one.text) for one in found or ()) else found
 
 
 def block_in(prompt: Sequence[str]) -> Block | None:
