@@ -10,8 +10,7 @@ from typing import Any, Final
 from rag_eval_otel.capture.values import at, data_in, forms_of, json_in, normalised, texts_of
 from rag_eval_otel.types import Passage
 
-_TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
-_LONG_KEYS = ("summary", "description", "abstract")  # of the longest text of a record
+_TEXT_KEYS = "page_content content text document chunk passage body snippet summary".split()
 _LIST_KEYS = (
     *("documents", "nodes", "source_nodes", "results", "context", "chunks", "passages"),
     *("docs", "hits", "matches", "items", "sources", "result"),
@@ -53,9 +52,6 @@ def passage_of(item: Any) -> Passage | None:
     blocks = item.get("content")
     if text is None and isinstance(blocks, list) and all(at(b, "type") == "text" for b in blocks):
         text = "".join(texts_of(blocks)) or None
-    longest = max((one for one in item.values() if isinstance(one, str)), key=len, default="")
-    if text is None and longest in map(item.get, _LONG_KEYS):
-        text = longest
     inner = None if text is None else Passage(text=text, id=None if name is None else str(name))
     held = [item[key] for key in ("node", *_TEXT_KEYS) if isinstance(item.get(key), Mapping)]
     if held and (inner is None or held[0] is item.get("node")):
@@ -264,11 +260,10 @@ def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | N
     data = _of_data(_parsed(text), depth) if text.lstrip()[:1] in _OPENING else None
     if data is not None:
         return data
-    parts = next((parts for form in _FORMS if (parts := form(text))), None)
-    if parts is None:
-        return None
+    parts: Sequence[str] = next(filter(None, (form(text) for form in _FORMS)), ())
     texts = filter(None, (_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts))
-    return tuple(p for t in texts for p in passages_in_text(t, depth - 1) or [Passage(text=t)])
+    found = (p for t in texts for p in passages_in_text(t, depth - 1) or [Passage(text=t)])
+    return tuple(found) or None
 
 
 def _of_strings(text: str) -> Sequence[str]:
