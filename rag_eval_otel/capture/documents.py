@@ -10,8 +10,7 @@ from typing import Any, Final
 from rag_eval_otel.capture.values import at, data_in, forms_of, json_in, normalised, texts_of
 from rag_eval_otel.types import Passage
 
-_TEXT_KEYS = ("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet")
-_LONG_KEYS = ("summary", "description", "abstract")  # of the longest text of a record
+_TEXT_KEYS = "page_content content text document chunk passage body snippet summary".split()
 _LIST_KEYS = (
     *("documents", "nodes", "source_nodes", "results", "context", "chunks", "passages"),
     *("docs", "hits", "matches", "items", "sources", "result"),
@@ -25,7 +24,7 @@ _KEPT: Final = (  # names under which applications keep the texts that a search 
 )
 _KEPT_NAME = re.compile(_KEPT, re.IGNORECASE)
 DOCUMENTS_IN_JSON: Final = re.compile(rf'"page_content"|"{_KEPT}": ?(?:"|\[["{{])', re.IGNORECASE)
-_NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=")  # of LlamaIndex
+_NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=(.+)\), score=[^()\n]*\)>")  # of LlamaIndex
 
 
 # --- documents in plain data ----------------------------------------------------------------------
@@ -59,9 +58,6 @@ def passage_of(item: Any) -> Passage | None:
     blocks = item.get("content")
     if text is None and isinstance(blocks, list) and all(at(b, "type") == "text" for b in blocks):
         text = "".join(texts_of(blocks)) or None
-    longest = max((one for one in item.values() if isinstance(one, str)), key=len, default="")
-    if text is None and longest in map(item.get, _LONG_KEYS):
-        text = longest
     inner = None if text is None else Passage(text=text, id=None if name is None else str(name))
     held = [item[key] for key in ("node", *_TEXT_KEYS) if isinstance(item.get(key), Mapping)]
     if held and (inner is None or held[0] is item.get("node")):
@@ -112,11 +108,9 @@ def texts_within(data: Any) -> Iterator[Passage]:
 def ids_in(data: Any) -> Iterator[str]:
     """Yield the ids of LlamaIndex nodes, at any depth, of which ``data`` has only id and score."""
     if isinstance(data, str):
-        found = _NODE.match(data)
-        if found is not None and data.endswith(")>") and "\n" not in data:
-            name, scored, _ = data[found.end() : -2].partition("), score=")
-            if scored or name.endswith(")"):
-                yield name if scored else name[:-1]
+        found = _NODE.fullmatch(data)
+        if found is not None:
+            yield found[1]
     elif isinstance(data, list | Mapping):
         for item in data.values() if isinstance(data, Mapping) else data:
             yield from ids_in(item)
@@ -225,7 +219,7 @@ _COUNTED = rf"(?:[\[(<*#]{{1,9}}[ \t]{{0,9}})?(?:{_KINDS})[ \t]{{0,9}}[#№]?[ \
 _NUMBERED: Final = tuple(
     re.compile(pattern, re.MULTILINE | re.IGNORECASE)
     for pattern in (
-        rf"{_RULE}[ \t]*{_COUNTED}[ \t]*{_RULE}",  # also after the last word of the one before
+        rf"(?<![-=*_#~]){_RULE}[ \t]*{_COUNTED}[ \t]*{_RULE}",  # also after the last word before
         rf"^[ \t]*(?:{_RULE}[ \t]*)?{_COUNTED}[ \t]*(?:{_RULE}[ \t]*$|[\])>*:.\u2013\u2014-]+|$)",
         r"^[ \t]*\[(\d{1,9})\]:?",
     )
@@ -284,11 +278,10 @@ def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | N
     data = _of_data(_parsed(text), depth) if text.lstrip()[:1] in _OPENING else None
     if data is not None:
         return data
-    parts = next((parts for form in _FORMS if (parts := form(text))), None)
-    if parts is None:
-        return None
+    parts: Sequence[str] = next(filter(None, (form(text) for form in _FORMS)), ())
     texts = filter(None, (_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts))
-    return tuple(p for t in texts for p in passages_in_text(t, depth - 1) or [Passage(text=t)])
+    found = (p for t in texts for p in passages_in_text(t, depth - 1) or [Passage(text=t)])
+    return tuple(found) or None
 
 
 def _of_strings(text: str) -> Sequence[str]:
@@ -439,7 +432,7 @@ _HEADING_LENGTH = 240  # characters; a longer line is no heading
 _ORDER = re.compile(  # an instruction below the documents
     r"\s*(?:answer|based|given|if|note|now|please|today|use|using|with)[,:]*(?:\s|$)", re.IGNORECASE
 )
-_IS_RULE = re.compile(r"\s*([-=*_#`~])\1{2,}\s*")
+_IS_RULE = re.compile(r"^[ \t]*([-=*_#`~])\1{2,}[ \t]*$", re.MULTILINE)
 _INDENT = r"^[ \t]{0,20}[#*\[]{0,6}[ \t]?"
 _NEXT = re.compile(
     rf"{_INDENT}(?:{_ASKED}|(?:helpful |final |your )?answer|response|assistant|human|user"
@@ -469,9 +462,8 @@ class Block:
         else:
             ways = (parts_of(self.text), joined_lines(self.text), paragraphs(self.text))
             found = next((one for one in ways if one is not None and len(one) == count), None)
-        lines = (line for one in found or () for line in one.text.splitlines())
         # A rule that is left may divide two documents.
-        return None if any(map(_IS_RULE.fullmatch, lines)) else found
+        return None if any(_IS_RULE.search(one.text) for one in found or ()) else found
 
 
 def block_in(prompt: Sequence[str]) -> Block | None:

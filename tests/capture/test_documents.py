@@ -159,7 +159,6 @@ def test_long_texts_are_read(unit: str) -> None:
         ([f'{{"text": "{ONE}"}}'], [(ONE, None, None)]),
         ({"documents": []}, []),
         ([{"id": "a"}, {"text": ONE}], None),
-        ([{"name": ONE, "description": "short"}], None),
         ([{"role": "user", "content": ONE}], None),
         ({"answer": ONE}, None),
         (ONE, None),

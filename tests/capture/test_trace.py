@@ -82,23 +82,17 @@ def test_a_turn_that_two_instrumentations_record() -> None:
 
 def test_documents_that_another_pipeline_retrieved() -> None:
     """The prompt builder of Haystack has them: the scores are on the span of its pipeline."""
-    page, question, answer = "A single ticket costs 12 euros.", "What is it?", "It is 12 euros."
-    documents = [{"content": page, "meta": {}}]
-    prompt = {"prompt": f"Pages: {page}\n{question}"}
-    parts = {
-        "PromptBuilder": ({"query": question, "documents": documents}, prompt),
-        "OpenAIGenerator": (prompt, {"replies": [answer]}),
-    }
+    asked, prompt = {"query": "What is it?"}, {"prompt": "A ticket costs 12 euros.\nWhat is it?"}
+    found = {**asked, "documents": [{"content": "A ticket costs 12 euros.", "meta": {}}]}
+    said = {"replies": ["It is 12 euros."]}
     with attached() as app:
         pipeline = app.plain("haystack.pipeline.run")
-        pipeline.set_attribute(
-            "haystack.pipeline.input_data", json.dumps({"prompt_builder": {"query": question}})
-        )
-        for component, (taken, returned) in parts.items():
+        pipeline.set_attribute("haystack.pipeline.input_data", json.dumps({"builder": asked}))
+        for name, texts in (("PromptBuilder", (found, prompt)), ("Generator", (prompt, said))):
             span = app.plain("haystack.component.run", pipeline)
-            span.set_attribute("haystack.component.type", component)
-            span.set_attribute("haystack.component.input", json.dumps(taken))
-            span.set_attribute("haystack.component.output", json.dumps(returned))
+            for key, value in zip(("type", "input", "output"), (name, *texts), strict=True):
+                text = value if isinstance(value, str) else json.dumps(value)
+                span.set_attribute(f"haystack.component.{key}", text)
             span.end()
         pipeline.end()
         assert app.handle.flush()
@@ -127,7 +121,7 @@ def test_a_generator_after_its_segment_was_read() -> None:
         assert app.handle.flush()
         app.generate(1, chain)
         assert app.handle.flush()
-        assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "no_retrieval"): 1}
+        assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "split"): 1}
         assert app.statuses() == {None: 3}
 
 

@@ -94,8 +94,6 @@ def _dspy_step(view: Span, of: Kind) -> Step:
 
 def _smolagents_step(view: Span, of: Kind) -> Step:
     step = openinference.to_step(view, of)
-    if of == "tool" and step.documents is None and step.output is not None:
-        return replace(step, documents=passages_in_text(step.output))
     inputs = value(view, "input.value")
     if of in {"agent", "chain"} and isinstance(inputs, Mapping):
         task = inputs.get("task")

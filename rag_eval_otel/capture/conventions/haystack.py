@@ -38,8 +38,6 @@ _PLACES = ("component", "agent", "agent.step.llm", "agent.step.tool")
 
 
 def _kind(view: Span) -> Kind | None:
-    if not view.name.startswith(_PREFIX):
-        return None
     component = word(view, "haystack.component.type")
     if component is None:
         return _STEPS.get(view.name)
