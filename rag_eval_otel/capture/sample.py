@@ -692,7 +692,6 @@ def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]
     lacks_tool = bool(turn.tools) and len(results) > len(turn.tools)
     if (
         lacks_tool
-        or turn.lacks_retrieval
         or any(normalised(text) not in known and place(text, prompts) for text in more)
         or not _left_out_on_purpose(turn, contexts, prompts)
     ):

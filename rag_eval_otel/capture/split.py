@@ -101,7 +101,7 @@ class Reasons:
     def why_none(self, steps: Sequence[Step]) -> SkipReason | None:
         """Return what `sample.why_none` returns, or ``split`` if another trace has a retrieval."""
         reason = why_none(steps)
-        if reason is None:
+        if reason in {None, "no_answer"}:
             texts = (passage.text for step in steps for passage in step.documents or ())
             self._searched.extend(text for text in texts if len(text) >= ANSWER_LENGTH)
         messages = Messages(text for step in steps for text in step.prompt)

@@ -100,7 +100,7 @@ def test_a_generator_after_its_segment_was_read() -> None:
         assert app.handle.flush()
         app.generate(1, chain)
         assert app.handle.flush()
-        assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "no_retrieval"): 1}
+        assert app.counted() == {("skipped", "no_answer"): 1, ("skipped", "split"): 1}
         assert app.statuses() == {None: 3}
 
 
