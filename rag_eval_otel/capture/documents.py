@@ -18,6 +18,7 @@ _LIST_KEYS = (
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
 _SCORE_KEYS = ("score", "relevance_score", "similarity")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
+_SENTENCE = 40  # a shorter text without a full stop may be a title
 _KEPT: Final = (  # names under which applications keep the texts that a search has found
     r"(?:\w+_)?(?:contexts?|docs?|documents?|passages?|chunks?|snippets?|excerpts?|facts?|evidence"
     r"|knowledge|search_results?)(?:_(?:str|strs|text|texts|content|list))?"
@@ -124,10 +125,16 @@ def distinct(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     return tuple(by_text.values())
 
 
+def is_title(text: str) -> bool:
+    return len(text) < _SENTENCE and text.strip()[-1:].isalnum()
+
+
 def window_of(text: object, metadata: object) -> dict[str, str]:
     """Return the document ``text`` and a longer text around it in its ``metadata``, or nothing."""
     metadata = json_in(metadata, opening="{")
     if not isinstance(text, str) or not text.strip() or not isinstance(metadata, Mapping):
+        return {}
+    if is_title(text):  # it may be in the name of a file
         return {}
     held = (one for one in metadata.values() if isinstance(one, str) and len(one) > len(text))
     around = next((one for one in held if text.strip() in one), None)

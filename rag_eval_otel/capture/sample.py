@@ -19,6 +19,7 @@ from rag_eval_otel.capture.documents import (
     consists_of,
     distinct,
     is_prose,
+    is_title,
     parts_around,
 )
 from rag_eval_otel.capture.span import Span
@@ -445,9 +446,12 @@ def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple
     if not any(one in other for n, one in enumerate(texts) for other in texts[n + 1 :]):
         return shown
     listed = {p.text: p for p in reranked}  # the place of one within another is not its own
-    if listed.keys() != set(texts):
+    if listed.keys() == set(texts):
+        return tuple(listed.values())
+    places = own.places_apart(texts) if len(used) == len(direct) else {}
+    if len(places) < len(texts):
         raise Refused(reason="ambiguous")
-    return tuple(listed.values())
+    return _ordered(shown, {p: (places[p.text], p) for p in shown})
 
 
 def _rewritten(
@@ -540,6 +544,7 @@ def _link(said: str, messages: Messages) -> Place | None:
 _MIN_LLM_NS = 5_000_000  # no LLM can answer within this time
 _LLM_NAME = re.compile(r"llm|chat|model", re.IGNORECASE)  # names of steps that may call an LLM
 _PUNCTUATION = 3  # characters by which a query may differ from the question it repeats
+_LABEL = re.compile(r"\w+[:>]\s*")
 
 
 def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...]) -> str | None:
@@ -564,15 +569,29 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
         asked = message
     if asked is None:
         return _message_or_query(turn, clean, shown=message, searched=searched)
-    if is_in(asked, message) or is_same(asked, searched) or not message.strip():
-        return asked
-    if _query_writers(turn, searched):
+    if prompts := _reworded(turn, asked):
+        return _first(map(_follow_up, prompts))
+    is_plain = is_in(asked, message) or is_same(asked, searched) or not message.strip()
+    if is_plain or _query_writers(turn, searched):
         return asked
     if turn.is_complete and turn.path[-1].parent is None:
         return _unnamed_question(turn) or asked
     if turn.is_complete or _is_replaced(turn, message, searched):
         return clean if clean.strip() else searched
     raise Refused(reason="ambiguous")  # the span of the step that rewrote the question is missing
+
+
+def _reworded(turn: Turn, asked: str) -> list[str]:
+    """Return the prompts of LLM calls that wrote the question ``asked``, but were not shown it."""
+    prompts = [call.prompt for call in turn.other_calls if is_same(call.output, asked)]
+    return [text for shown in prompts if not any(is_in(asked, t) for t in shown) for text in shown]
+
+
+def _follow_up(prompt: str) -> str | None:
+    """Return the question in a ``prompt`` of LangChain or LlamaIndex to rewrite it, or None."""
+    asked = prompt.rpartition("Standalone question")[0].rpartition("Follow Up ")[2]
+    label = _LABEL.match(asked)
+    return asked[label.end() :].removesuffix("<").strip() if label else None
 
 
 def _unnamed_question(turn: Turn) -> str | None:
@@ -692,7 +711,6 @@ def _check(turn: Turn, generator: Step, answer: str, contexts: Sequence[Passage]
     lacks_tool = bool(turn.tools) and len(results) > len(turn.tools)
     if (
         lacks_tool
-        or turn.lacks_retrieval
         or any(normalised(text) not in known and place(text, prompts) for text in more)
         or not _left_out_on_purpose(turn, contexts, prompts)
     ):
@@ -727,8 +745,8 @@ def _asks_with_an_answer(turn: Turn) -> bool:
 
 def _shows_more(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
     """Return True if a line of the prompt goes on with other sentences around a passage."""
-    known = [p.text for one in turn.retrievers for p in one.documents or ()]
-    known += [passage.text for passage in contexts]
+    passages = [*contexts, *(p for one in turn.retrievers for p in one.documents or ())]
+    known = [passage.text for passage in passages if not is_title(passage.text)]
     texts = (text for step in turn.steps for text in step.input_texts)
     for text in texts:
         parts = parts_around(text, known)

@@ -430,9 +430,7 @@ class Turn:
     is_complete: bool = True  # whether no span can be missing; otherwise more checks are made
     steps: tuple[Step, ...] = ()  # the anchor; chains, agents and rerankers below it
     tools: tuple[Step, ...] = ()  # tools and retrievals below the anchor, outermost only
-
     tool_calls: frozenset[Hashable] = frozenset()  # LLM calls within tools or retrievals
-    lacks_retrieval: bool = False  # whether the span of a retrieval seems to be missing
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -597,11 +595,8 @@ def _turn(tree: StepTree, anchor: Hashable, users: _Users, **parts: Any) -> Turn
 def _with_surroundings(tree: StepTree, turns: Sequence[Turn], owners: _Owners) -> Iterator[Turn]:
     """Yield ``turns`` with the steps below each anchor."""
     below: dict[Hashable, list[Step]] = defaultdict(list)
-    holders = set[Hashable]()  # steps with a retrieval below, even if it failed
     for one in tree.steps:
-        above = [above.id for above in tree.ancestors(one)]
-        holders.update(above if one.kind in RETRIEVALS else ())
-        anchor = next((a for a in above if a in owners), None)
+        anchor = next((above.id for above in tree.ancestors(one) if above.id in owners), None)
         if anchor is not None and owners[anchor] is not None:
             below[owners[anchor]].append(one)
     for turn in turns:
@@ -616,17 +611,7 @@ def _with_surroundings(tree: StepTree, turns: Sequence[Turn], owners: _Owners) -
             tool_calls=frozenset(
                 c.id for c in calls if any(a.id in ids for a in tree.ancestors(c))
             ),
-            lacks_retrieval=_lacks_retrieval(tree, turn.retrievers, inner, holders),
         )
-
-
-def _lacks_retrieval(
-    tree: StepTree, retrievers: Sequence[Step], below: Sequence[Step], holders: set[Hashable]
-) -> bool:
-    inside = holders.union(above.id for one in retrievers for above in tree.path(one))
-    tools = [one for one in below if one.kind == "tool" and one.error is None]
-    searching = {tool.name for tool in tools if tool.id in inside}
-    return any(tool.name in searching and tool.id not in inside for tool in tools)
 
 
 def _with_doubts(turns: Sequence[Turn]) -> Iterator[Turn]:

@@ -490,6 +490,21 @@ class Messages:
         found = self.find(text)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
+    def places_apart(self, texts: Iterable[str]) -> dict[str, Place]:
+        """Return the position of each text outside of longer ones; a part of one has its lines."""
+        left, found = [*self.texts], dict[str, Place]()
+        for text in sorted(texts, key=len, reverse=True):
+            is_part = any(text in longer for longer in found)
+            line = (
+                rf"^[^\w\n\0]*{re.escape(text.strip())}[^\w\n\0]*$" if is_part else re.escape(text)
+            )
+            pattern = re.compile(line, re.MULTILINE)
+            places = ((n, at) for n, one in enumerate(left) if (at := pattern.search(one)))
+            for number, at in places:
+                found.setdefault(text, (number, len(bare(self.texts[number][: at.start()]))))
+            left = [one.replace(text, "\0" * len(text)) for one in left]
+        return found
+
     def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
         """Return the position of a part of each of ``texts`` that ``others`` do not contain."""
         parts = {text: _parts_of(bare(text)) for text in texts}

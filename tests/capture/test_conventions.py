@@ -371,6 +371,7 @@ def test_a_reranker_is_one_by_its_name(source: str) -> None:
     name = "LLMRerank._postprocess_nodes"
     view = native(name) if source == "native" else openinference(name, "CHAIN")
     assert kind_of(view) == read(view).kind == "reranker"
+    assert kind_of(openinference("OpenAI._as_query_component", "LLM")) == "chain"
 
 
 @pytest.mark.parametrize("name", ["RetrieverQueryEngine.query", "CompactAndRefine.asynthesize"])

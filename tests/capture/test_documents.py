@@ -19,6 +19,7 @@ from rag_eval_otel.capture.documents import (
     parts_of,
     passages_in,
     passages_in_text,
+    window_of,
 )
 from rag_eval_otel.types import Passage
 from recordings import misread
@@ -180,6 +181,15 @@ def test_documents_in_the_data_of_chains() -> None:
         "n-2"
     ]
     assert not list(ids_in(node(1, 0.5) + "\n"))
+
+
+@pytest.mark.parametrize(("text", "is_window"), [(ONE, True), ("Trams", False)])
+def test_a_longer_text_in_the_metadata(text: str, *, is_window: bool) -> None:
+    """A title in the name of a file is no sentence in its window."""
+    metadata = {"file_name": f"{text} of 2024.docx"}
+    assert window_of(text, json.dumps(metadata)).get(text) == (
+        metadata["file_name"] if is_window else None
+    )
 
 
 def test_equal_documents_are_one() -> None:

@@ -134,6 +134,23 @@ def test_longer_texts_around_the_pages() -> None:
     assert outcomes(root(), windowed, write()) == ["ambiguous"]
 
 
+TITLE = "History"
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (f"{PAGES[0]}\nSource 2:\n{TITLE}\n", (PAGES[0], TITLE)),
+        (f"# {TITLE}\n\n{PAGES[0]}", (TITLE, PAGES[0])),
+        (f"Title: {TITLE}\n{PAGES[0]}", "ambiguous"),
+    ],
+)
+def test_a_passage_that_is_a_part_of_another(shown: str, expected: object) -> None:
+    """It stands where it has lines of its own."""
+    (result,) = outcomes(root(), search(TITLE, PAGES[0]), write(shown, ASKED))
+    assert (result.context_texts if isinstance(result, Sample) else result) == expected
+
+
 # --- answers --------------------------------------------------------------------------------------
 
 
@@ -270,6 +287,25 @@ def test_a_prompt_with_the_report_of_an_agent_is_no_question() -> None:
     agent = llm("agent", "app", at=(6, 7), shown=(PAGES[0],), said=report)
     steps = search(PAGES[0], query=None), agent, write(f"Write a text about this. {report}")
     assert outcomes(root(asked=None), *steps) == ["no_question"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("<Follow Up Message>\nAnd when?\n\n<Standalone question>\n", "And when?"),
+        ("Follow Up Input: And when?\nStandalone question:", "And when?"),
+        ("Rephrase: And when?", "no_question"),
+        (f"Rephrase: {CONDENSED}", CONDENSED),
+    ],
+)
+def test_a_question_that_a_model_wrote(prompt: str, expected: str) -> None:
+    """What only the inner chain was asked is the user's if the model was shown it."""
+    rewrite = llm("condense", "app", at=(1, 2), shown=(prompt,), said=CONDENSED)
+    inner = chain("inner", "app", at=(3, 90), asked=CONDENSED, told=ANSWER)
+    found = replace(search(PAGES[0], at=(7, 8), query=CONDENSED), parent="inner")
+    steps = rewrite, inner, found, replace(write(PAGES[0], CONDENSED), parent="inner")
+    (result,) = outcomes(root(asked=None, told=None), *steps)
+    assert (result.question if isinstance(result, Sample) else result) == expected
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,8 @@ _ROLE = re.compile(r"(llm\.input_messages\.\d+\.message\.)role")
 
 def _openinference_kind(view: Span) -> Kind | None:
     kind = openinference.kind(view)
-    if view.name.endswith("write_response_to_history"):  # called LLM; it only copies a stream
+    # What is called an LLM, and only copies a stream or is a part of a pipeline.
+    if view.name.endswith(("write_response_to_history", "_as_query_component")):
         return "chain"
     return "reranker" if kind == "chain" and _RERANKS.search(view.name) else kind
 
