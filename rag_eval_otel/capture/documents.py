@@ -24,6 +24,7 @@ _KEPT: Final = (  # names under which applications keep the texts that a search 
     r"|knowledge|search_results?)(?:_(?:str|strs|text|texts|content|list))?"
 )
 _KEPT_NAME = re.compile(_KEPT, re.IGNORECASE)
+_WORDS = re.compile(r"\w\W?\s\W?\w|[^\W\d_a-z]{4}", re.IGNORECASE)  # some scripts have no spaces
 DOCUMENTS_IN_JSON: Final = re.compile(rf'"page_content"|"{_KEPT}": ?(?:"|\[["{{])', re.IGNORECASE)
 _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=(.+)\), score=[^()\n]*\)>")  # of LlamaIndex
 
@@ -99,7 +100,8 @@ def texts_within(data: Any) -> Iterator[Passage]:
     """Yield the texts that ``data``, the output of a chain, has under a name such as ``facts``."""
     for name, value in data.items() if isinstance(data, Mapping) else ():
         texts = value if isinstance(value, list) else [value]
-        if _KEPT_NAME.fullmatch(str(name)) and all(isinstance(text, str) for text in texts):
+        is_text = all(isinstance(text, str) and _WORDS.search(text) for text in texts)
+        if _KEPT_NAME.fullmatch(str(name)) and is_text:
             whole = None if isinstance(value, list) else passages_in_text(value)
             # What divides the texts that were joined to several lines is not known.
             apart = (Passage(text=text) for text in texts if value is not text or "\n" not in text)

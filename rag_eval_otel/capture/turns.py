@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.capture.documents import block_in, parts_of
 from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Part, Step
-from rag_eval_otel.capture.values import bare, is_in, is_same, json_in, normalised, place
+from rag_eval_otel.capture.values import Messages, bare, is_in, is_same, json_in, normalised, place
 from rag_eval_otel.types import ContextsSource, Passage, SkipReason
 
 Loss: TypeAlias = Literal["none", "possible"]
@@ -284,19 +284,20 @@ def _handed_on(tree: StepTree) -> list[Step]:
 
 def _returned(tree: StepTree) -> Iterator[Step]:
     """Yield a retrieval for each inner chain that returned texts which models were shown."""
-    said = [call.output for call in tree.generators]
-    outer = [step for step in tree.steps if not any(tree.ancestors(step))]
+    chains = [step for step in tree.steps if step.kind in {"agent", "chain"}]
+    inner = {c.id for c in chains if any(a.input or a.input_texts for a in tree.ancestors(c))}
+    outer = [step for step in chains if step.id not in inner]
     had = {passage.text for step in outer for passage in step.texts_given}
-    given = {passage.text: passage for step in tree.steps for passage in step.texts_given}
-    for step in tree.steps:
+    asked = [text for step in outer for text in (step.input or "", *step.input_texts)]
+    others = Messages([*asked, *(call.output or "" for call in tree.generators)])
+    given = {passage.text: passage for step in chains for passage in step.texts_given}
+    for step in (each for each in chains if each.id in inner):
         alone = given.get(step.output or "")  # OpenInference leaves out a name that is the only one
         texts = step.texts_returned or ((alone,) if alone else ())
-        new = {passage.text for passage in texts} - had
-        if not new or step.kind != "chain" or not any(tree.ancestors(step)):
-            continue
-        prompts = [t for call in tree.generators if call.start >= step.start for t in call.prompt]
-        is_written = any(is_in(text, one) for text in new for one in said)
-        if not is_written and all(place(text, prompts) for text in new):
+        new = {passage.text for passage in texts if len(passage.text) >= ANSWER_LENGTH} - had
+        later = (call for call in tree.generators if new and call.start >= step.start)
+        shown = Messages(text for call in later for text in call.prompt)
+        if new and all(map(shown.find, new)) and not any(map(others.find, new)):
             had |= new
             parts = {"name": step.name, "input": step.input, "documents": texts}
             yield _retrieval(("texts", step.id), step, step.parent, **parts)

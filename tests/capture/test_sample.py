@@ -346,6 +346,7 @@ JOIN = replace(chain("join", "app", at=(10, 11)), documents_seen=PASSAGES, docum
 STRAY = write(PAGE, ASKED, said="Another answer that is long enough.", at=(30, 40))
 TWO, TWO_BY_ID = search(PAGE, OTHER), search(*PASSAGES)
 PICK = chain("pick", "app", at=(10, 11))
+MORE = f"{PAGE}The shop sells kites in spring, and boats in summer."
 PICKED = replace(PICK, documents_seen=PASSAGES[:1])
 GRADER = write(f"Does {OTHER} help?", said="no", at=(10, 20))
 LINE = f"The sea was far away in these days. {PAGE}"
@@ -368,6 +369,10 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
     ),
     "a document that nobody retrieved": (
         (root(), FOUND, JOIN, write(f"{PAGE} {OTHER}", ASKED)),
+        "partial",
+    ),
+    "the prompt goes on after a page with what nobody retrieved": (
+        (root(), FOUND, replace(PICK, input_texts=(MORE,)), write(MORE, ASKED)),
         "partial",
     ),
     "a second answer at length, unused": ((root(told=None), FOUND, STRAY, WRITTEN), "ambiguous"),

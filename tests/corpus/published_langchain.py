@@ -198,6 +198,25 @@ def texts_given_by_the_caller(config: Config) -> None:
 
 
 @app()
+def names_of_documents(config: Config) -> None:
+    searched_by_a_node(config, ["reports/of_the_year/bees.pdf", "reports/of_the_year/wax.pdf"])
+
+
+@app()
+def parts_of_what_was_given(config: Config) -> None:
+    def divide(state: Row) -> Any:
+        return {"facts": state["question"].split("\n")}
+
+    def sum_up(state: Row) -> Any:
+        notes = [
+            lcel("Sum up: {text}", model("A bee flies far.")).invoke(f) for f in state["facts"]
+        ]
+        return {"answer": lcel("Join: {notes}", model(SAID)).invoke({"notes": notes})}
+
+    in_a_row(Row, divide, sum_up).invoke({"question": "\n".join(HIVE)}, config)
+
+
+@app()
 def facts_written_by_a_model(config: Config) -> None:
     def recall(state: Row) -> Any:
         return {"facts": lcel("Recall facts for {question}", model(BEE)).invoke(state)}
