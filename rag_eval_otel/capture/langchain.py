@@ -189,11 +189,11 @@ class LangChainCapture(BaseCallbackHandler):
     def find(self, run_id: UUID | None) -> Run | None:
         return None if run_id is None else self._recorder().runs.get(_number(run_id))
 
-    def search(self, above: Run | None, name: str) -> Run | None:
+    def search(self, above: Run | None, name: str, query: object) -> Run | None:
         parent = above.id if above else None
         run = self._recorder().start("retriever", uuid4().int, parent, name, {})
         if run is not None:
-            run.is_search = True
+            run.is_search, run.asked = True, query if isinstance(query, str) else None
         return run
 
     def end(self, run: Run | None, noted: Callable[[Any], Any], output: Any) -> None:

@@ -131,13 +131,13 @@ def _returns_documents(tree: StepTree) -> bool:
     found = find_retrievals(tree)
     known = [passage.text for one in found for passage in one.documents or ()]
     tops = [step for step in tree.steps if step.parent not in tree.by_id]
-    told = [text for top in tops for text in top.output_texts if text not in top.input_texts]
-    parts = (p for t in told if len(t) >= ANSWER_LENGTH for p in parts_around(t, known))
-    if any(top.output for top in tops) or any(map(is_prose, parts)):
+    asked = [text for top in tops for text in (top.input or "", *top.input_texts)]
+    told = [t for top in tops for t in (*top.output_texts, *(p.text for p in top.documents_seen))]
+    is_more = any(is_prose(p) for text in told for p in parts_around(text, [*known, *asked]))
+    if is_more or any(top.output for top in tops):
         return False
-    told += [passage.text for top in tops for passage in top.documents_seen]
     wrote = all(any(is_in(one.input, call.output) for one in found) for call in tree.generators)
-    return wrote and any(text in each for text in known for each in told)
+    return wrote and any(len(parts_around(text, known)) > 1 for text in told)
 
 
 def extract(turn: Turn) -> Sample | SkipReason:

@@ -56,24 +56,19 @@ def _wrap(store: type) -> None:
 
 
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(method):
+    @wraps(method)
+    async def search_async(store: Any, *args: Any, **options: Any) -> Any:
+        with _search(store, args, options) as results:
+            results.append(await method(store, *args, **options))
+        return results[0]
 
-        @wraps(method)
-        async def searched_async(store: Any, *args: Any, **options: Any) -> Any:
-            with _search(store, args, options) as results:
-                results.append(await method(store, *args, **options))
-            return results[0]
+    @wraps(method)
+    def search(store: Any, *args: Any, **options: Any) -> Any:
+        with _search(store, args, options) as results:
+            results.append(method(store, *args, **options))
+        return results[0]
 
-        wrapper: Callable[..., Any] = searched_async
-    else:
-
-        @wraps(method)
-        def searched(store: Any, *args: Any, **options: Any) -> Any:
-            with _search(store, args, options) as results:
-                results.append(method(store, *args, **options))
-            return results[0]
-
-        wrapper = searched
+    wrapper = search_async if inspect.iscoroutinefunction(method) else search
     setattr(wrapper, _IS_WRAPPED, True)
     return wrapper
 
@@ -88,9 +83,7 @@ def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> I
     if handler and not (above and (above.kind == "retriever" or above.is_prompt)):
         with handler.edge:
             query = args[0] if args else options.get("query")
-            run = handler.search(above, type(store).__name__)
-            if run is not None:
-                run.asked = query if isinstance(query, str) else None
+            run = handler.search(above, type(store).__name__, query)
     if handler is None or run is None:
         yield results
         return

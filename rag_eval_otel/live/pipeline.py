@@ -331,12 +331,12 @@ class Pipeline:
                 self.instruments.turn("error", "internal")
         with _within(tree.context):
             spans = self._writer.start(tree, steps, also=turns.keys(), edge=self._tree_edge)
-        if root.status is not None and tree.root.id in spans:
+        if tree.root.id in spans:
             with self._tree_edge:
-                span = spans[tree.root.id]
+                span, texts = spans[tree.root.id], self.scorer.explanations
                 self._scores.write(span, root)
-                texts, number = self.scorer.explanations, span.get_span_context().trace_id
-                texts.keep(number, texts.pop(tree.root.id, ()))
+                if tree.root.id in texts:
+                    texts.keep(span.get_span_context().trace_id, texts.pop(tree.root.id))
         runs = [run for run in tree.runs if run.id in spans]
         for run in runs:
             run.end = run.end or tree.root.end
