@@ -41,6 +41,8 @@ ROUNDS = 25
 TURNS = 40  # in a round, synchronous and asynchronous each
 
 Figures: TypeAlias = "dict[str, float]"
+Round: TypeAlias = "dict[str, Any]"
+"""Figures, and the latencies of paced turns in seconds, as ``sync`` and ``async``."""
 Setup: TypeAlias = "Callable[[TracerProvider], list[Any]]"
 Worker: TypeAlias = "subprocess.Popen[str]"
 
@@ -84,8 +86,8 @@ COLUMNS = (
     "async process",
     "sync paced",
     "async paced",
-    "sync p98",
-    "async p98",
+    "sync p99",
+    "async p99",
 )
 PACED = 100  # turns with pauses in a round, synchronous and asynchronous each
 PACE = 0.01  # seconds between the starts of two paced turns
@@ -113,7 +115,7 @@ def work(name: str, endpoint: str) -> None:
             await app.ainvoke(next(questions), config)
 
     for _ in sys.stdin:
-        figures = measure("sync", ask, provider)
+        figures: Round = {**measure("sync", ask, provider)}
         figures |= measure("async", lambda: asyncio.run(ask_async()), provider)
         figures |= paced(lambda: app.invoke(next(questions), config))
         figures |= asyncio.run(paced_async(lambda: app.ainvoke(next(questions), config)))
@@ -131,18 +133,18 @@ def measure(kind: str, run: Callable[[], Any], provider: TracerProvider) -> Figu
     return {f"{kind} thread": thread / TURNS * 1e6, f"{kind} process": process / TURNS * 1e6}
 
 
-def paced(ask: Callable[[], Any]) -> Figures:
-    """Run `PACED` turns, one every `PACE` seconds; return this thread's CPU and the latency."""
+def paced(ask: Callable[[], Any]) -> Round:
+    """Run `PACED` turns, one every `PACE` seconds; return this thread's CPU and the latencies."""
     begun, thread, taken = time.perf_counter(), time.thread_time(), []
     for i in range(PACED):
         time.sleep(max(0.0, begun + i * PACE - time.perf_counter()))
         start = time.perf_counter()
         ask()
         taken.append(time.perf_counter() - start)
-    return {"sync paced": per_turn(thread), "sync p98": slow(taken)}
+    return {"sync paced": per_turn(thread), "sync": taken}
 
 
-async def paced_async(ask: Callable[[], Awaitable[Any]]) -> Figures:
+async def paced_async(ask: Callable[[], Awaitable[Any]]) -> Round:
     """Return the figures of `paced` for turns that run concurrently in an event loop."""
     taken: list[float] = []
 
@@ -156,7 +158,7 @@ async def paced_async(ask: Callable[[], Awaitable[Any]]) -> Figures:
         tasks.append(asyncio.create_task(one()))
         await asyncio.sleep(PACE)
     await asyncio.gather(*tasks)
-    return {"async paced": per_turn(thread), "async p98": slow(taken)}
+    return {"async paced": per_turn(thread), "async": taken}
 
 
 def per_turn(begun: float) -> float:
@@ -164,9 +166,12 @@ def per_turn(begun: float) -> float:
     return (time.thread_time() - begun) / PACED * 1e6
 
 
-def slow(taken: list[float]) -> float:
-    """Return the latency that one turn of fifty exceeds, in microseconds."""
-    return sorted(taken)[-1 - PACED // 50] * 1e6
+def column_of(found: list[Round], column: str) -> list[float]:
+    """Return a figure of each round; of latencies the one that 1 % of all turns exceed, in µs."""
+    if column.endswith("p99"):
+        taken = sorted(each for one in found for each in one[column.removesuffix(" p99")])
+        return [taken[-1 - len(taken) // 100] * 1e6]
+    return [one[column] for one in found]
 
 
 # --- all tracers, alternating ---------------------------------------------------------------------
@@ -195,7 +200,7 @@ def worker(name: str, endpoint: str) -> Iterator[Worker]:
         process.communicate()
 
 
-def ask_round(process: Worker) -> Figures | None:
+def ask_round(process: Worker) -> Round | None:
     """Let a worker measure one round; return None if the worker has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -208,9 +213,9 @@ def ask_round(process: Worker) -> Figures | None:
     return json.loads(line) if line else None
 
 
-def run_rounds(rounds: int) -> tuple[dict[str, list[Figures]], dict[str, float]]:
+def run_rounds(rounds: int) -> tuple[dict[str, list[Round]], dict[str, float]]:
     """Return each tracer's figures, and the kilobytes it exported per turn."""
-    figures: dict[str, list[Figures]] = {name: [] for name in WAYS}
+    figures: dict[str, list[Round]] = {name: [] for name in WAYS}
     kilobytes: dict[str, float] = {}
     receiver = Receiver()
     receiver.server.start()
@@ -230,13 +235,13 @@ def run_rounds(rounds: int) -> tuple[dict[str, list[Figures]], dict[str, float]]
     return {name: found for name, found in figures.items() if found}, kilobytes
 
 
-def report(figures: Mapping[str, list[Figures]], kilobytes: Mapping[str, float]) -> None:
+def report(figures: Mapping[str, list[Round]], kilobytes: Mapping[str, float]) -> None:
     """Print each tracer's cost per turn, and the ratios of ours to the others."""
     base = figures["nothing"]
     added = {name: beyond(found, base) for name, found in figures.items() if name != "nothing"}
     print(f"{len(base)} rounds of {TURNS} turns; microseconds added to a turn, medians")
     print(f"{'':32}" + "".join(f"{column:>15}" for column in COLUMNS) + f"{'OTLP kB':>9}")
-    untraced = {column: median([one[column] for one in base]) for column in COLUMNS}
+    untraced = {column: median(column_of(base, column)) for column in COLUMNS}
     print(f"{'(a turn without tracing)':32}{cells(untraced)}")
     for name, found in added.items():
         print(f"{name:32}{cells(found)}{kilobytes[name]:9.1f}")
@@ -249,10 +254,13 @@ def report(figures: Mapping[str, list[Figures]], kilobytes: Mapping[str, float])
             print(f"{f'{name} / {peer}':36}{cells(ratios, '15.2f')[4:]}")
 
 
-def beyond(found: list[Figures], base: list[Figures]) -> Figures:
+def beyond(found: list[Round], base: list[Round]) -> Figures:
     """Return the medians over the rounds of ``found`` minus ``base``, by column."""
-    pairs = list(zip(found, base, strict=True))
-    return {column: median([one[column] - two[column] for one, two in pairs]) for column in COLUMNS}
+    added: Figures = {}
+    for column in COLUMNS:
+        pairs = zip(column_of(found, column), column_of(base, column), strict=True)
+        added[column] = median([one - two for one, two in pairs])
+    return added
 
 
 def cells(values: Mapping[str, float], form: str = "15.0f") -> str:

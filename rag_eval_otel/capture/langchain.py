@@ -116,10 +116,7 @@ class LangChainCapture(BaseCallbackHandler):
         run = self._start("llm", serialized, event, messages[0] if messages else None)
         _note_request(run, event)
 
-    @_event
-    def on_llm_start(self, serialized: Any, prompts: Any, **event: Any) -> None:
-        run = self._start("llm", serialized, event, prompts[0] if prompts else None)
-        _note_request(run, event)
+    on_llm_start = on_chat_model_start  # type: ignore[assignment]  # with texts for messages
 
     @_event
     def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> None:
@@ -157,9 +154,7 @@ class LangChainCapture(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         self.end(self.find(run_id), note, output)
 
-    @_event
-    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
-        self.end(self.find(run_id), note, documents)
+    on_retriever_end = on_tool_end  # type: ignore[assignment]  # other parameter names
 
     @_event
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:

@@ -57,7 +57,7 @@ _SHARE: Final = 4  # one trace may take a quarter of all bytes
 _NEVER: Final = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see `Span`
 class Taken:
     """The result of adding a span or a tree of LangChain runs to a trace."""
 
@@ -131,9 +131,7 @@ class Store:
             or name in UNMARKED_SCOPES
             or (self.traces and trace_of(span) in self.traces)
         ):
-            return (
-                name not in semconv.OWN_SCOPES
-            )  # our own spans repeat LangChain runs, which were read
+            return name not in semconv.OWN_SCOPES  # ours repeat LangChain runs, which were read
         self.open_spans.ended.append(span)
         return False
 

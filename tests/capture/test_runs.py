@@ -1,7 +1,9 @@
 """The recorder: every tree is handed on once, in time, whatever happens to its runs."""
 
 import asyncio
+import gc
 from uuid import UUID
+from weakref import ref
 
 import pytest
 
@@ -139,6 +141,16 @@ def test_after_the_grace_a_tree_is_finished_as_it_is() -> None:
     captured.recorder.flush(GRACE)
     assert captured.reasons == ["abandoned"]
     assert len(captured.spans) == 3
+
+
+def test_a_tree_that_was_read_is_no_garbage() -> None:
+    """Its runs are freed at once, without a garbage collection that stops the application."""
+    gc.disable()
+    try:
+        freed = [ref(run) for run in run_turn(capture())]
+        assert [run() for run in freed] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 def test_a_root_that_failed_waits_for_nothing() -> None:

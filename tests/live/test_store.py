@@ -237,6 +237,27 @@ def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
     thread.join(PATIENCE)
 
 
+@pytest.mark.parametrize(
+    ("is_held", "awaited", "is_woken"), [(False, 0, True), (True, 0, False), (True, 1, True)]
+)
+def test_the_clock_is_woken_if_it_is_idle_or_a_flush_waits(
+    is_held: bool,  # noqa: FBT001
+    awaited: int,
+    is_woken: bool,  # noqa: FBT001
+) -> None:
+    """Otherwise it looks soon anyway, and a wake would only take the application's time."""
+    kept = store()
+    clock = Clock(kept, sweep=lambda: None, leave=Exits().leave)
+    clock._thread = threading.current_thread()  # noqa: SLF001  # in place of a thread of its own
+    clock.wake()
+    if is_held:
+        kept.hold(held())
+    clock._wait()  # noqa: SLF001
+    kept.awaited = awaited
+    clock.wake()
+    assert clock._wakes.empty() is not is_woken  # noqa: SLF001
+
+
 class Watched(SpanProcessor):
     """Shows the spans of a provider to a watch, with a clock that is told the time."""
 
