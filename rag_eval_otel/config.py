@@ -80,7 +80,7 @@ class Config:
     model at OpenAI's own address, and ``hashing`` otherwise.
     """
     prompts: str | None = None
-    """A folder with all prompts, in files named like the built-in ones."""
+    """A folder with prompts of your own, in files named like the built-in ones."""
     prices: str | os.PathLike[str] | Mapping[str, Any] | None = None
     """Prices of tokens: a table or a file. By default list prices, with the extra ``prices``."""
     explanations: bool = False

@@ -36,7 +36,6 @@ _QUOTED = 300  # characters of a rejected reply that an error message quotes
 _DIGITS = 6  # the most digits in the number of an entry
 _FIRST = ("contexts", "context", "reference", "history", "query", "question")  # texts in order
 _SKETCHES: Mapping[str, str] = {"string": '"..."', "boolean": "true|false"}
-_LATER = ("closing", "citations", "history", "standalone_question")
 _BUILT_IN = files("rag_eval_otel.judge") / "prompts"
 
 
@@ -61,24 +60,21 @@ def instructions_of(kind: Kind[Any]) -> str:
 
 
 def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
-    """Return the texts of the ``.md`` files in ``folder``, which must have all prompts, by name."""
+    """Return the texts of the ``.md`` files in ``folder`` by name; the others are built in."""
     place, texts = Path(folder), dict[str, str]()
-    names = sorted(path.name for path in _BUILT_IN.iterdir() if path.name.endswith(".md"))
+    names = {path.name for path in _BUILT_IN.iterdir()}
     try:
         for path in place.iterdir():
             if path.suffix == ".md" and path.name != "README.md":
                 texts[path.name] = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"prompts: {place} cannot be read: {error}; copy {_BUILT_IN}") from error
-    for name in sorted(texts.keys() - set(names)):
-        close = get_close_matches(name, names, n=1)
-        meant = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"prompts: {place} has {name}, but no prompt has that name{meant}")
-    # These were added after folders were in use.
-    texts = {f"{name}.md": _built_in(name) for name in _LATER} | texts
-    if missing := [name for name in names if not texts.get(name)]:
-        advice = f"copy what you do not change from {_BUILT_IN}"
-        raise ConfigError(f"prompts: {place} has no text in {', '.join(missing)}; {advice}")
+        raise ConfigError(f"prompts: {place} cannot be read: {error}") from error
+    for name, text in sorted(texts.items()):
+        if name not in names:
+            close = "".join(f"; did you mean {n}?" for n in get_close_matches(name, names, n=1))
+            raise ConfigError(f"prompts: {place} has {name}, but no prompt has that name{close}")
+        if not text:
+            raise ConfigError(f"prompts: {place / name} has no text; delete it to use the built-in")
     return {name.removesuffix(".md"): text for name, text in texts.items()}
 
 

@@ -402,7 +402,7 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
     own = evaluate_dataset([SAMPLE], [METRIC])
     assert own[METRIC].versions != built_in[METRIC].versions
     assert asked()[1].count(MINE) == 1
-    (folder / PROMPT).unlink()
+    (folder / PROMPT).write_text("")
     with pytest.raises(ConfigError, match=PROMPT):
         instrument(tracer_provider=TracerProvider())
 
@@ -410,20 +410,15 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        (PROMPT, None, rf"has no text in {PROMPT}; copy what you do not change from"),
-        (PROMPT, " \n\t", rf"has no text in {PROMPT}"),
+        (PROMPT, " \n\t", rf"{PROMPT} has no text; delete it to use the built-in"),
         (PROMPT, b"\xff\xfe\xff", "cannot be read"),
         ("context_relevence_1.md", "x", r"did you mean context_relevance_1\.md\?"),
         ("zzzzzz.md", "x", "no prompt has that name$"),
     ],
 )
-def test_an_incomplete_folder(name: str, text: str | bytes | None, told: str, folder: Path) -> None:
-    """A file that is missing, empty, unreadable or of an unknown name is refused at once."""
-    path = folder / name
-    if text is None:
-        path.unlink()
-    else:
-        path.write_bytes(text.encode() if isinstance(text, str) else text)
+def test_a_wrong_file(name: str, text: str | bytes, told: str, folder: Path) -> None:
+    """A file that is empty, unreadable or of an unknown name is refused at once."""
+    (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     for use in (
         lambda: load_prompts(folder),
         lambda: evaluate_dataset([SAMPLE], [METRIC], prompts=folder),
