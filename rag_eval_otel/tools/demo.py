@@ -110,11 +110,8 @@ class HandbookModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def build_app(
-    model: type[HandbookModel] = HandbookModel,
-    handbook: type[InMemoryVectorStore] = InMemoryVectorStore,
-) -> Runnable[str, str]:
-    store = handbook(HandbookEmbeddings())
+def build_app() -> Runnable[str, str]:
+    store = InMemoryVectorStore(HandbookEmbeddings())
     store.add_documents(
         [Document(page_content=p.text, id=p.id, metadata={"id": p.id}) for p in passages()]
     )
@@ -125,7 +122,9 @@ def build_app(
 
     inputs = {"context": retriever | joined, "question": RunnablePassthrough()}
     answers = {turn.question: turn.answer for turn in TURNS}
-    chain: Runnable[str, str] = inputs | _PROMPT | model(answers=answers) | StrOutputParser()
+    chain: Runnable[str, str] = (
+        inputs | _PROMPT | HandbookModel(answers=answers) | StrOutputParser()
+    )
     return chain.with_config(run_name="handbook")
 
 
@@ -152,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
 _SCORE_SECONDS = 120.0  # a judge over the network may be slow
 _TEST_SECONDS = 5.0  # the time limit of a test export
 _METRICS = ("answer_relevancy", "context_relevance", "faithfulness", "response_groundedness")
-_WHY = {
+WHY = {
     "unsupported": "no context supports what is marked",
     "needless_refusal": "it declines, although the contexts have the answer",
     "off_topic": "it does not answer the question",
@@ -196,8 +195,8 @@ def _lines(turn: Turn, spans: Sequence[ReadableSpan]) -> Iterator[str]:
         answer = f"{answer[:start]}{_paint(f'[{answer[start:end]}]', 'fail')}{answer[end:]}"
     cause = _on(spans, semconv.EVALUATION_CAUSE)
     yield f"      {answer}"
-    if cause in _WHY:
-        yield f"      {cause}: {_WHY[cause]}"
+    if cause in WHY:
+        yield f"      {cause}: {WHY[cause]}"
     yield from _bars(spans)
 
 
