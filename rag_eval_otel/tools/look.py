@@ -65,9 +65,12 @@ _SHOWN_SECONDS: Final = 600.0  # of the charts
 _POINTS: Final = 100  # of a chart
 _KEPT: Final = 1000  # turns
 _WORST: Final = 8
-_WINDOW: Final = 30  # turns of a mean that is computed here
-_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_FILES: Final = ("look.html", "look.js", "look.css", "style.css")
+_FILES: Final = {
+    "look.html": "text/html",
+    "look.js": "text/javascript",
+    "look.css": "text/css",
+    "style.css": "text/css",
+}
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -138,33 +141,6 @@ class Turns(SpanExporter):
 
         return sorted(latest.values(), key=order)[:_WORST]
 
-    def panels(self) -> Iterator[Mapping[str, Any]]:
-        """Yield charts of means over the last turns, for a look without Prometheus."""
-        scored = [turn for turn in self.latest if turn["scores"]]
-        labels = [{"label pass": float(turn["label"] == "pass")} for turn in scored]
-        scores = [turn["scores"] for turn in scored]
-        for title, rows in (("Good answers", labels), ("Mean score", scores)):
-            yield {
-                "title": title,
-                "told": f"Of the last {_WINDOW} turns at each point, computed in this process.",
-                "kind": "timeseries",
-                "unit": "percentunit",
-                "top": 1,
-                "series": [
-                    {"legend": name, "result": [{"metric": {}, "values": points}]}
-                    for name in dict.fromkeys(name for row in rows for name in row)
-                    for points in [_means(name, [turn["time"] for turn in scored], rows)]
-                ],
-            }
-
-
-def _means(
-    name: str, times: Sequence[float], rows: Sequence[Mapping[str, float]]
-) -> list[tuple[float, float]]:
-    windows = (rows[max(0, end - _WINDOW) : end] for end in range(1, len(rows) + 1))
-    values = ([row[name] for row in window if name in row] for window in windows)
-    return [(t, sum(each) / len(each)) for t, each in zip(times, values, strict=True) if each]
-
 
 def _turn_of(
     span: ReadableSpan, attributes: Mapping[str, Any], contexts: list[str]
@@ -192,7 +168,7 @@ class Look:
     traces: str
     turns: Turns = field(default_factory=Turns)
     addresses: Mapping[str, str] = field(default_factory=dict)
-    alerts: dict[frozenset[Any], dict[str, Any]] = field(default_factory=dict)
+    alerts: Mapping[frozenset[Any], dict[str, Any]] = field(default_factory=dict)
     phase: str = "starting"
     start: float = field(default_factory=time.time)
     asked: float = 0.0
@@ -218,23 +194,18 @@ class Look:
     def _read_alerts(self) -> None:
         if (reply := self._asked_of("Prometheus", "/api/v1/alerts")) is None:
             return
-        alerts = [alert for alert in reply["data"]["alerts"] if alert["state"] == "firing"]
-        firing = {frozenset(alert["labels"].items()): alert for alert in alerts}
-        for key in [*self.alerts, *(key for key in firing if key not in self.alerts)]:
-            alert = firing.get(key) or {**self.alerts[key], "state": "resolved"}
-            if alert["state"] != self.alerts.get(key, {}).get("state"):
-                name, severity = (alert["labels"].get(label) for label in ("alertname", "severity"))
+        firing = [alert for alert in reply["data"]["alerts"] if alert["state"] == "firing"]
+        alerts = {key: {**alert, "state": "resolved"} for key, alert in self.alerts.items()}
+        alerts |= {frozenset(alert["labels"].items()): alert for alert in firing}
+        for key, alert in alerts.items():
+            known = self.alerts.get(key, {})
+            alert["changed"] = known.get("changed")
+            if alert["state"] != known.get("state"):
                 alert["changed"] = time.time()
+                name, severity = (alert["labels"].get(label) for label in ("alertname", "severity"))
                 summary = alert["annotations"].get("summary", "")
                 self.tell(f"{alert['state']:<8}  {name} ({severity}): {summary}")
-            self.alerts[key] = {"changed": self.alerts.get(key, {}).get("changed"), **alert}
-
-    def _alerts(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the alerts that fire or have fired, with what Alertmanager did with them."""
-        routed = self._asked_of("Alertmanager", "/api/v2/alerts") or ()
-        sent = {frozenset(alert["labels"].items()): alert for alert in routed}
-        for key, alert in [*self.alerts.items()]:
-            yield {**alert, "sent": sent.get(key)}
+        self.alerts = alerts
 
     def state(self, board: str) -> Mapping[str, Any]:
         """Return what the page shows, with the panels of the dashboard ``board``."""
@@ -250,9 +221,10 @@ class Look:
             "addresses": self.addresses,
             "traces": self.traces,
             "dashboards": {uid: each["title"] for uid, each in known.items()},
-            "alerts": [*self._alerts()] if has_prometheus else None,
-            "panels": panels if has_prometheus else [*self.turns.panels()],
-            "turns": len(self.turns.latest),
+            "alerts": [*self.alerts.values()] if has_prometheus else None,
+            "routed": self._asked_of("Alertmanager", "/api/v2/alerts") or [],
+            "panels": panels,
+            "turns": [(turn["time"], turn["label"], turn["scores"]) for turn in self.turns.latest],
             "worst": self.turns.worst(),
         }
 
@@ -307,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
             board = parse_qs(query).get("board", [""])[0]
             self._reply("application/json", json.dumps(self._look.state(board)))
         elif name in _FILES:
-            self._reply(_TYPES[name.rpartition(".")[2]], _file(f"templates/{name}"))
+            self._reply(_FILES[name], _file(f"templates/{name}"))
         else:
             self.send_error(404)
 

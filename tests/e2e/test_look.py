@@ -80,7 +80,7 @@ def test_panels_fill_and_alerts_fire(
             assert "more than 10% of the answers are bad" in summary
             assert "service=handbook&tags=%7B%22rag.evaluation." in traces
     running.alert("RagBreakerOpen", "resolved")
-    sent = {a["labels"]["alertname"]: a["sent"] for a in running.state()["alerts"] if a["sent"]}
+    sent = {alert["labels"]["alertname"]: alert for alert in running.state()["routed"]}
     assert [each["name"] for each in sent["RagAnswersGoBad"]["receivers"]] == ["page"]
     assert sent["RagBadAnswerBurn"]["status"]["state"] == "suppressed"
     empty = [

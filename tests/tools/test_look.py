@@ -1,5 +1,6 @@
 """`rag-eval-otel look`: its traffic, what its page shows, and what it starts and ends."""
 
+import asyncio
 import json
 import os
 import re
@@ -23,11 +24,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from processes import environment
+from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.tools import stack
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.look import Look, Turns, served
 from rag_eval_otel.tools.stack import Programs, started
-from rag_eval_otel.tools.traffic import PHASES, planned, play
+from rag_eval_otel.tools.traffic import PHASES, HandbookJudge, planned, play
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -50,16 +52,24 @@ def test_phases_follow_each_other_with_their_share_of_bad_answers() -> None:
 
 
 @pytest.mark.slow
-def test_traffic_is_scored_but_in_the_outage() -> None:
-    """Each turn of a cycle arrives once, with its contexts; the outage costs scores."""
+def test_each_turn_of_the_traffic_arrives() -> None:
+    """Once, with its contexts, and with scores where the judge answers."""
     turns, begun, waits = Turns(), list[str](), iter([False] * 60 + [True])
     end = {"begin": begun.append, "wait": lambda _: next(waits), "now": lambda: 0.0}
     counts = play({"traces": [turns]}, minutes=1, rate=1, **end)
     assert begun == [phase.name for phase in PHASES]
     assert sum(counts.values()) == len(turns.latest) == 60
-    assert counts["scored"] >= 30
-    assert counts["error transport"] >= 1
+    assert counts["scored"] >= 30, counts
     assert all(len(turn["contexts"]) == 3 for turn in turns.latest)
+
+
+def test_the_judge_has_outages() -> None:
+    """In one, it fails as a server that is down."""
+    judge = HandbookJudge()
+    assert asyncio.run(judge.reply([])).model == "handbook-judge"
+    judge.answers = False
+    with pytest.raises(JudgeTransportError):
+        asyncio.run(judge.reply([]))
 
 
 def ended(turns: Turns, *rows: Mapping[str, Any]) -> None:
@@ -88,9 +98,6 @@ def test_worst_turns_come_first() -> None:
     )
     assert [turn["question"] for turn in turns.worst()] == ["worst", "bad", "good", "better now"]
     assert turns.worst()[0]["why"] == "unsupported: no context supports what is marked"
-    good, mean = turns.panels()
-    assert good["series"][0]["result"][0]["values"][-1][1] == 0.4
-    assert [one["legend"] for one in mean["series"]] == ["faithfulness"]
 
 
 @pytest.fixture
@@ -217,7 +224,7 @@ def test_a_look_without_programs_ends_at_a_signal(tmp_path: Path) -> None:
         assert process.stdout is not None
         lines = (next(process.stdout) for _ in range(9))
         url = next(found[0] for line in lines if (found := re.search(r"http://\S+/", line)))
-        state: dict[str, Any] = {"turns": 0}
+        state: dict[str, Any] = {"turns": []}
         while not state["turns"]:
             state = json.loads(got(f"{url}state")[1])
         process.send_signal(signal.SIGINT)
@@ -225,5 +232,6 @@ def test_a_look_without_programs_ends_at_a_signal(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert f":{port}/" not in url
     assert "turns: " in told
-    assert [panel["title"] for panel in state["panels"]] == ["Good answers", "Mean score"]
+    assert state["turns"][0][2].keys() >= {"faithfulness"}
+    assert state["panels"] == []
     assert state["alerts"] is None

@@ -2,6 +2,7 @@
 // Shows what the server tells of phases, alerts, charts and turns. All texts become text nodes.
 const EVERY = 2000; // milliseconds between two requests
 const COLOURS = 8;
+const WINDOW = 30; // turns of a mean that is computed here
 const [WIDTH, HEIGHT, LEFT, BOTTOM] = [360, 150, 44, 16];
 const SVG = "http://www.w3.org/2000/svg";
 let board = "rag-overview";
@@ -159,11 +160,40 @@ function panelOf(panel, state) {
   );
 }
 
+// Means over the last turns, for a look without Prometheus.
+function ownPanels(turns) {
+  const scored = turns.filter(([, , scores]) => Object.keys(scores).length);
+  const chart = (title, valuesOf) => {
+    const lines = new Map();
+    scored.forEach(([time], end) => {
+      const recent = scored.slice(Math.max(0, end + 1 - WINDOW), end + 1).map(valuesOf);
+      for (const name of Object.keys(recent.at(-1))) {
+        const values = recent.map((each) => each[name]).filter((value) => value !== undefined);
+        const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+        lines.set(name, [...(lines.get(name) ?? []), [time, mean]]);
+      }
+    });
+    const series = [...lines].map(([legend, values]) => ({ legend, result: [{ metric: {}, values }] }));
+    const told = `Of the last ${WINDOW} turns at each point, computed in this process.`;
+    return { title, told, kind: "timeseries", unit: "percentunit", top: 1, series };
+  };
+  return [
+    chart("Good answers", ([, label]) => ({ "label pass": label === "pass" ? 1 : 0 })),
+    chart("Mean score", ([, , scores]) => scores),
+  ];
+}
+
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString();
 
-function alertOf(alert) {
+const sameLabels = (one, other) => {
+  const names = new Set([...Object.keys(one), ...Object.keys(other)]);
+  return [...names].every((name) => one[name] === other[name]);
+};
+
+function alertOf(alert, state) {
   const { alertname, severity, gen_ai_evaluation_name: metric } = alert.labels;
-  const sent = alert.sent?.status.state === "suppressed" ? "inhibited by another" : alert.sent?.receivers.map(({ name }) => name);
+  const routed = state.routed.find(({ labels }) => sameLabels(labels, alert.labels));
+  const sent = routed?.status.state === "suppressed" ? "inhibited by another" : routed?.receivers.map(({ name }) => name);
   const id = `alert-${Object.values(alert.labels).join("-")}`;
   return html(
     "article",
@@ -237,12 +267,14 @@ function show(state) {
   const alerts = [...(state.alerts ?? [])].sort((a, b) => rank(a) - rank(b) || b.changed - a.changed);
   const none = state.alerts ? "None fires." : "Alerts need Prometheus and the collector.";
   const [firing, resolved] = ["firing", "resolved"].map((kind) => alerts.filter((alert) => alert.state === kind));
-  put("alerts", [firing, none], () => (firing.length ? firing.map(alertOf) : [html("p", {}, none)]));
-  put("resolved", resolved, () => resolved.map(alertOf));
+  const shownAlerts = (some) => some.map((alert) => alertOf(alert, state));
+  put("alerts", [firing, state.routed, none], () => (firing.length ? shownAlerts(firing) : [html("p", {}, none)]));
+  put("resolved", resolved, () => shownAlerts(resolved));
   put("count", resolved.length, () => [`Resolved: ${resolved.length}`]);
   put("boards", [state.dashboards, board], () => tabs(state.dashboards));
-  put("panels", [state.panels, state.to], () => state.panels.map((panel) => panelOf(panel, state)));
-  put("turns", state.turns, () => [`The latest turn of each question, the worst of ${state.turns} turns.`]);
+  const panels = state.alerts ? state.panels : ownPanels(state.turns);
+  put("panels", [panels, state.to], () => panels.map((panel) => panelOf(panel, state)));
+  put("turns", state.turns.length, () => [`The latest turn of each question, the worst of ${state.turns.length} turns.`]);
   put("worst", state.worst, () => state.worst.map((turn) => turnOf(turn, state)));
 }
 
