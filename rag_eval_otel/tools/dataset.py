@@ -291,8 +291,8 @@ async def aevaluate_dataset(
     `evaluate_dataset` blocks until all rows are scored, even in a notebook. `aevaluate_dataset`
     does the same and must be awaited.
 
-    ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, a dict of columns,
-    or the path of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
+    ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, or the path
+    of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
     LlamaIndex and Haystack are recognised. ``columns`` maps a field of `Sample` to a column with
     another name. Texts in further columns become ``Sample.extra``. ``limit`` is the number of rows
     to read, from the first.
