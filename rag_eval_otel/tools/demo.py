@@ -33,7 +33,7 @@ from rag_eval_otel.judge.lexical import STOP, terms
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.providers import Providers, exporters
 from rag_eval_otel.tools.cli.options import Options, add_all
-from rag_eval_otel.tools.doctor import Answer, export_nothing, from_answers, otlp_endpoints
+from rag_eval_otel.tools.doctor import Answer, export_all, from_answers, otlp_endpoints
 from rag_eval_otel.types import Passage
 
 if TYPE_CHECKING:
@@ -249,17 +249,17 @@ def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> i
 def _test_exports() -> Sequence[Answer]:
     environ = otlp_variables()
     endpoints = otlp_endpoints(environ) if otlp_endpoint(environ) is not None else []
-    return [export_nothing(each, _TEST_SECONDS) for each in endpoints if each.source]
+    return export_all([each for each in endpoints if each.source], _TEST_SECONDS)
 
 
 def _exporters(signal: Signal, answers: Sequence[Answer]) -> list[Any]:
-    accepting = {answer.endpoint.signal for answer in answers if answer.verdict == "ok"}
+    accepting = {answer.endpoint.signal for answer in answers if answer.is_ok}
     return [*exporters(signal)] if signal in accepting else []
 
 
 def _elsewhere(answers: Sequence[Answer]) -> Iterator[str]:
     for answer in answers:
-        if answer.verdict == "ok":
+        if answer.is_ok:
             yield f"Also exported to {answer.endpoint.url}: {answer.endpoint.signal}"
     for cause in from_answers(answers):
         yield f"Not exported: {cause.seen}\n  {cause.fix}"
