@@ -17,14 +17,12 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
 from rag_eval_otel.config import Config, Limit, thresholds_of
@@ -67,13 +65,10 @@ from rag_eval_otel.tools.read import Dataset, check_needs, check_output, open_da
 from rag_eval_otel.tools.rows import TEXTS, Row, digest, flat_columns
 from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals
 from rag_eval_otel.types import Evaluation, Sample, Score, Usage
-from rag_eval_otel.untrusted import visible
 
-_OURS = 0x52414745  # "RAGE": the application id in the header of the file
 _SETTINGS = (
     "PRAGMA journal_mode = WAL",  # a commit survives the process without waiting for the disk
     "PRAGMA synchronous = NORMAL",
-    f"PRAGMA application_id = {_OURS}",
     "CREATE TABLE IF NOT EXISTS scores (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL)",
 )
 _PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
@@ -88,7 +83,6 @@ class ScoreCache:
     ) -> None:
         self._path = path
         self._database = database
-        self._is_writable = True
         self._definitions = measurement.definitions()
         self._thresholds: dict[str, tuple[float | None, Direction]] = {
             metric.name: (metric.threshold, direction_of(metric))
@@ -118,8 +112,6 @@ class ScoreCache:
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
         """Store the ``scores`` of ``sample`` except errors, which may be gone in a later run."""
-        if not self._is_writable:
-            return
         keys = self._keys(sample)
         rows = [
             (
@@ -130,18 +122,8 @@ class ScoreCache:
             for s in scores
             if is_final(s)
         ]
-        try:
-            with _cache_errors(self._path), self._database:
-                self._database.executemany(_PUT, rows)
-        except ConfigError as error:
-            if not isinstance(error.__cause__, sqlite3.OperationalError):
-                raise
-            self._is_writable = False
-            log.warning(
-                "the cache %s cannot be written (%s): no more scores are kept for later runs",
-                self._path,
-                error.__cause__,
-            )
+        with _cache_errors(self._path), self._database:
+            self._database.executemany(_PUT, rows)
 
     def _keys(self, sample: Sample) -> dict[str, str]:
         content = digest(sample)
@@ -157,10 +139,6 @@ def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[Score
         database = sqlite3.connect(path)
     with closing(database):
         with _cache_errors(path):
-            (mark,) = database.execute("PRAGMA application_id").fetchone()
-            (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if tables and mark != _OURS:
-                raise sqlite3.DatabaseError("it is the database of another program")
             for statement in _SETTINGS:
                 database.execute(statement)
         yield ScoreCache(path, database, measurement=measurement)
@@ -192,8 +170,7 @@ _WHEN: tuple[str, ...] = get_args(Progress)
 Advance: TypeAlias = Callable[[bool], object]
 
 _LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
-_UNREACHED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
-_UNAUTHORIZED, _FORBIDDEN = 401, 403
+_UNANSWERED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -300,8 +277,8 @@ async def aevaluate_dataset(
     `evaluate_dataset` blocks until all rows are scored, even in a notebook. `aevaluate_dataset`
     does the same and must be awaited.
 
-    ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, a dict of columns,
-    or the path of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
+    ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, or the path
+    of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
     LlamaIndex and Haystack are recognised. ``columns`` maps a field of `Sample` to a column with
     another name. Texts in further columns become ``Sample.extra``. ``limit`` is the number of rows
     to read, from the first.
@@ -322,10 +299,9 @@ async def aevaluate_dataset(
     the content of the sample, the metric, the prompts, the judge, the embedder and
     ``share_requests``; your own metric by the name of its class and its dataclass fields.
 
-    ``budget`` limits the requests to the judge and their tokens. The run stops at the
-    first 401 of the judge or the embedder, at a 403 while nothing has succeeded, and after ten rows
-    in a row without a response of the server: the result has the rows that are done, and
-    ``result.totals.stopped`` says why.
+    ``budget`` limits the requests to the judge and their tokens. The run stops after ten rows in a
+    row without a response of the judge or the embedder, or with a refused key: the result has the
+    rows that are done, and ``result.totals.stopped`` says why.
 
     ``progress`` shows on stderr how many rows are done; ``auto`` if it is a terminal. With
     ``raise_on_failure``, the first row with a score that is an error raises `FailedRowError`.
@@ -460,43 +436,32 @@ async def _score(
 
 
 class _Stop:
-    """Stops a run at a 401, at a 403 before any success, or if rows in a row get no response."""
+    """Stops a run after rows in a row in which the judge or the embedder does not answer us."""
 
     def __init__(self, run: Run) -> None:
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._run = run
-        self._has_succeeded = False
-        self._unreached = 0  # rows in a row
+        self._unanswered = 0  # rows in a row
 
     def count(self, evaluation: Evaluation) -> None:
-        """Stop the run if the new scores in a row's ``evaluation`` show that no more can come."""
+        """Count the new scores in a row's ``evaluation``, and stop the run if it is one of many."""
         # Without a request to a model, the exception is that of a metric of the user.
         has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
-        errors = [score for score in evaluation.scores if score.status == "error"]
-        unreached = [
+        unanswered = [
             score
-            for score in errors
-            if has_asked and score.reason in {"transport", "timeout"}
-            if "http_status" not in score.detail
+            for score in evaluation.scores
+            if score.reason == "unauthorized"
+            or (has_asked and score.reason in {"transport", "timeout"})
+            if score.detail.get("http_status") in {None, 401, 403}
         ]
-        has_embedded = not errors and evaluation.usage.embedding_requests
-        if evaluation.judge is not None or has_embedded:
-            self._has_succeeded, self._unreached = True, 0
-        elif unreached:
-            self._unreached += 1
-        refusals = {_UNAUTHORIZED} if self._has_succeeded else {_UNAUTHORIZED, _FORBIDDEN}
-        for score in errors:
-            # Without a key, no request is sent, and so there is no status.
-            lacks_key = score.reason == "unauthorized" and "http_status" not in score.detail
-            if lacks_key or score.detail.get("http_status") in refusals:
-                self._stop(score, "")
-        if self._unreached >= _UNREACHED and unreached:
-            self._stop(unreached[0], f"{_UNREACHED} rows in a row had no response: ")
-
-    def _stop(self, score: Score, reason: str) -> None:
-        if not self.end.done():
+        if evaluation.judge is not None or (has_asked and not unanswered):
+            self._unanswered = 0
+        elif unanswered:
+            self._unanswered += 1
+        if self._unanswered >= _UNANSWERED and unanswered and not self.end.done():
+            score = unanswered[0]
             cause = score.detail.get("error") or score.reason
-            self._run.stopped = f"{reason}{score.name}: {cause}"
+            self._run.stopped = f"{_UNANSWERED} rows in a row: {score.name}: {cause}"
             self.end.set_result(None)
 
 
@@ -573,7 +538,6 @@ def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
 
 
 _GATE_FAILED = 3
-_SENTENCES, _LINE = 5, 200  # unsupported sentences that are printed, and their characters
 
 
 def run(options: argparse.Namespace) -> int:
@@ -591,8 +555,6 @@ def run(options: argparse.Namespace) -> int:
         dataset = open_dataset(options.file, options.columns, limit=options.limit)
         with ExitStack() as stack:
             sinks: list[Callable[[Row], object]] = [] if check is None else [check.add]
-            sentences = list[str]()
-            sinks += [partial(_note_unsupported, sentences)] if options.texts == "on" else []
             if options.output is not None:
                 texts = TEXTS if options.texts == "on" else ()
                 further = (*texts, *dataset.origin)
@@ -606,7 +568,7 @@ def run(options: argparse.Namespace) -> int:
         say(f"interrupted; {_kept(cache)}")
         return INTERRUPTED
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
-    result = _report(options, totals, check, sentences)
+    result = _report(options, totals, check)
     # After the report: if the baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
@@ -616,14 +578,8 @@ def run(options: argparse.Namespace) -> int:
     return 0 if result is None or result.passed else _GATE_FAILED
 
 
-def _note_unsupported(sentences: list[str], row: Row) -> None:
-    for start, end in row.unsupported[: _SENTENCES - len(sentences)]:
-        said = shorten(row.sample.answer[start:end], _LINE, placeholder="...")
-        sentences.append(f"\n  row {row.index}: not backed by the contexts: {visible(said)}")
-
-
 def _report(
-    options: argparse.Namespace, totals: Totals, check: GateCheck | None, sentences: Sequence[str]
+    options: argparse.Namespace, totals: Totals, check: GateCheck | None
 ) -> GateResult | None:
     """Print ``totals`` and the verdicts of the gate ``check``, and return the verdicts.
 
@@ -634,7 +590,7 @@ def _report(
         result = None if check is None else check.result(totals)
     finally:
         gate = {} if result is None else {"gate": result.to_dict()}
-        text = "".join([repr(totals), *sentences, f"\n\n{result!r}" if result else ""])
+        text = repr(totals) + (f"\n\n{result!r}" if result else "")
         print_result(options, totals.to_dict() | gate, text)
     return result
 

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import signal
-import sqlite3
 import statistics
 import sys
 import threading
@@ -354,13 +353,3 @@ def test_damaged_cache_is_an_error(content: bytes, tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"scores\.cache cannot be used.*Remove it.*another file"):
         evaluated(numbers(1), cache=cache)
     assert cache.read_bytes() == content
-
-
-def test_database_of_another_program_is_refused(tmp_path: Any) -> None:
-    """A file with tables that are not ours is refused."""
-    path = tmp_path / "other.db"
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE theirs (a)")
-    database.close()
-    with pytest.raises(ConfigError, match="the database of another program"):
-        evaluated(numbers(1), cache=path)
