@@ -95,26 +95,23 @@ def test_table_has_counts_beside_every_mean() -> None:
     assert repr(result_on(1)).startswith("1 row,")
 
 
-def test_a_score_counts_for_the_turns_it_stands_for() -> None:
-    """A turn with the probability 1/4 counts four times; one score has no interval."""
-    assert weighted_mean(np.array([1.0, 0.0]), np.array([4.0, 1.0]))[0] == pytest.approx(4 / 5)
-    assert weighted_mean(np.array([0.5]), np.array([4.0])) == (0.5, None)
-
-
-def test_equal_scores_are_no_certainty() -> None:
-    """Ten right answers leave room for wrong ones."""
-    _, interval = weighted_mean(np.ones(10), np.full(10, 10.0))
-    assert interval is not None
-    assert interval[1] == 1.0
-    assert 0.6 < interval[0] < 0.75
-
-
-def test_scores_on_another_scale_have_a_plain_interval() -> None:
-    """Without the bounds 0 and 1 it is Student's; equal scores then give none."""
-    value, interval = weighted_mean(np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4))
-    assert value == 2.5
-    assert interval == pytest.approx((0.446, 4.554), abs=0.01)
-    assert weighted_mean(np.full(4, 3.0), np.ones(4)) == (3.0, None)
+@pytest.mark.parametrize(
+    ("scores", "weights", "mean", "interval"),
+    [
+        ([1.0, 0.0], [4.0, 1.0], 0.8, (0.0, 1.0)),  # the turns that each score stands for
+        ([0.5], [4.0], 0.5, None),
+        ([1.0] * 10, [10.0] * 10, 1.0, (0.66, 1.0)),  # equal scores are no certainty
+        ([1.0, 2.0, 3.0, 4.0], [1.0] * 4, 2.5, (0.446, 4.554)),  # Student's, on another scale
+        ([3.0] * 4, [1.0] * 4, 3.0, None),
+    ],
+)
+def test_means_are_weighted(
+    scores: list[float], weights: list[float], mean: float, interval: Any
+) -> None:
+    """By the inverse probabilities, with an interval where one is known."""
+    value, ends = weighted_mean(np.array(scores), np.array(weights))
+    assert value == pytest.approx(mean)
+    assert ends == (None if interval is None else pytest.approx(interval, abs=0.01))
 
 
 @pytest.mark.slow
