@@ -12,7 +12,7 @@ from pages import DASHBOARDS
 from panels import WIDTH, Dashboard, Panel
 
 FOLDER = Path(__file__).parent / "dashboards"
-OF_LOOK = Path(__file__).parents[2] / "rag_eval_otel" / "tools" / "dashboards.json"
+OF_LOOK = Path(__file__).parents[2] / "rag_eval_otel" / "tools" / "templates" / "dashboards.json"
 """The same titles and queries, for the page of `rag-eval-otel look`."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 HEIGHT = 8

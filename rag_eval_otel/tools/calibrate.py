@@ -29,7 +29,7 @@ from rag_eval_otel.tools.cli.options import print_result, say
 from rag_eval_otel.tools.read import source_of, write_whole
 from rag_eval_otel.tools.rows import number, score_from_cells
 from rag_eval_otel.tools.scores import metric_cells, metric_names
-from rag_eval_otel.tools.stats import Numbers, Range, Z, direction_named, interval, wilson
+from rag_eval_otel.tools.stats import Numbers, Range, direction_named, interval, wilson
 from rag_eval_otel.types import Evaluation, Sample
 
 Truths: TypeAlias = NDArray[np.bool_]
@@ -87,24 +87,13 @@ class Confusion:
 
     @property
     def kappa(self) -> Figure:
-        """Cohen's kappa of the metric and the human, with a 95 % interval.
-
-        The standard error is that of Fleiss, Cohen and Everitt (1969). The interval is computed on
-        Fisher's scale, arctanh(kappa), so that it ends between -1 and 1.
-        """
+        """Cohen's kappa of the metric and the human."""
         if not (self.passes and self.fails):
             return Figure(reason=_one_class(self.passes, self.fails))
         cells = [[self.true_pass, self.false_fail], [self.false_pass, self.true_fail]]
         shares = np.array(cells) / (self.passes + self.fails)
-        human, metric = shares.sum(axis=1), shares.sum(axis=0)
-        chance = float(human @ metric)
-        kappa = (float(np.trace(shares)) - chance) / (1 - chance)
-        if abs(kappa) >= 1:
-            return Figure(value=kappa)
-        pulls = np.eye(2) - np.add.outer(metric, human) * (1 - kappa)
-        spread = float(np.sum(shares * pulls**2)) - (kappa - chance * (1 - kappa)) ** 2
-        error = math.sqrt(max(0.0, spread) / (self.passes + self.fails)) / (1 - chance)
-        return Figure(value=kappa, interval=_on_fishers_scale(kappa, error / (1 - kappa**2)))
+        chance = float(shares.sum(axis=1) @ shares.sum(axis=0))
+        return Figure(value=(float(np.trace(shares)) - chance) / (1 - chance))
 
 
 def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
@@ -120,11 +109,6 @@ def proportion(successes: int, n: int, *, none: str = "no rows") -> Figure:
     if not n:
         return Figure(reason=none)
     return Figure(value=successes / n, interval=wilson(successes, n))
-
-
-def _on_fishers_scale(value: float, error: float) -> Range:
-    centre, half = math.atanh(value), Z * error
-    return math.tanh(centre - half), math.tanh(centre + half)
 
 
 def _one_class(passes: int, fails: int) -> str:
@@ -363,63 +347,40 @@ _HALF = 0.5  # the threshold on the built-in cases
 _SECONDS = 120.0  # the time limit of a built-in case
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A sample with the correct verdicts, and the ``labels`` of metrics that follow from them.
+def built_in_cases() -> Iterator[tuple[Sample, Mapping[str, float]]]:
+    """Yield samples, each with the correct labels by metric.
 
-    ``verdicts`` has a number for each sentence of the answer: 1 if the contexts support the
+    They follow from the verdicts on the sentences of the answer: 1 if the contexts support the
     sentence, 0 if not, 2 if the sentence claims nothing.
     """
-
-    about: str
-    language: str
-    sample: Sample
-    verdicts: tuple[int, ...]
-    labels: Mapping[str, float]
-
-
-def built_in_cases() -> tuple[Case, ...]:
     text = (files("rag_eval_otel.tools") / "judge_cases.json").read_text(encoding="utf-8")
-    return tuple(
-        _case({**topic, **case}) for topic in json.loads(text)["topics"] for case in topic["cases"]
-    )
+    topics = json.loads(text)["topics"]
+    for cells in ({**topic, **case} for topic in topics for case in topic["cases"]):
+        claims = [verdict for verdict in cells["verdicts"] if verdict in {0, 1}]
+        labels = {"context_relevance": cells["relevance"] / 2, _DECLINES: float(not claims)}
+        if claims:
+            share = sum(claims) / len(claims)
+            labels["faithfulness"] = share
+            labels["response_groundedness"] = (share > 0) / 2 + (share == 1) / 2
+        yield Sample(**{name: cells[name] for name in ("question", "contexts", "answer")}), labels
 
 
-def _case(cells: Cells) -> Case:
-    claims = [verdict for verdict in cells["verdicts"] if verdict in {0, 1}]
-    labels = {"context_relevance": cells["relevance"] / 2, _DECLINES: float(not claims)}
-    if claims:
-        share = sum(claims) / len(claims)
-        labels |= {
-            "faithfulness": share,
-            "response_groundedness": (share > 0) / 2 + (share == 1) / 2,
-        }
-    return Case(
-        about=cells["about"],
-        language=cells["language"],
-        sample=Sample(**{name: cells[name] for name in ("question", "contexts", "answer")}),
-        verdicts=tuple(cells["verdicts"]),
-        labels=labels,
-    )
-
-
-async def observed_of(
-    judge: Judge, cases: Sequence[Case], *, concurrency: int
-) -> Mapping[str, Sequence[Observation]]:
-    """Score ``cases`` with ``judge``, and return the scores with the correct labels by metric."""
+async def observed_of(judge: Judge, *, concurrency: int) -> Mapping[str, Sequence[Observation]]:
+    """Score the built-in cases, and return the scores with the correct labels by metric."""
     semaphore, embedder = asyncio.Semaphore(concurrency), HashingEmbedder()
 
-    async def scored(case: Case) -> Evaluation:
+    async def scored(sample: Sample) -> Evaluation:
         async with semaphore:
-            return await aevaluate(case.sample, judge=judge, embedder=embedder, timeout=_SECONDS)
+            return await aevaluate(sample, judge=judge, embedder=embedder, timeout=_SECONDS)
 
-    evaluations = await asyncio.gather(*map(scored, cases))
+    cases = [*built_in_cases()]
+    evaluations = await asyncio.gather(*(scored(sample) for sample, _ in cases))
     observed: defaultdict[str, list[Observation]] = defaultdict(list)
-    for case, evaluation in zip(cases, evaluations, strict=True):
+    for (_, labels), evaluation in zip(cases, evaluations, strict=True):
         values = {score.name: score.value for score in evaluation.scores}
         if evaluation.outcome is not None:
             values[_DECLINES] = float(evaluation.outcome == "declined")
-        for name, label in case.labels.items():
+        for name, label in labels.items():
             observed[name].append((values.get(name), label))
     return observed
 
@@ -464,8 +425,7 @@ def run(options: argparse.Namespace) -> int:
 def _observed_of_judge(options: argparse.Namespace) -> Mapping[str, Sequence[Observation]]:
     settings = {name: getattr(options, name) for name in _OF_JUDGE}
     config = Config.from_env(**{name: v for name, v in settings.items() if v is not None})
-    judge = build_plain_judge(config)
-    return asyncio.run(observed_of(judge, built_in_cases(), concurrency=config.concurrency))
+    return asyncio.run(observed_of(build_plain_judge(config), concurrency=config.concurrency))
 
 
 def _check_usage(options: argparse.Namespace) -> None:

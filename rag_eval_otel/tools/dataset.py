@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from rag_eval_otel.config import Config, Limit, thresholds_of
 from rag_eval_otel.environment import names_in
-from rag_eval_otel.errors import ConfigError, FailedRowError, RedactionError
+from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.evaluation import (
     Measurement,
     MeasurementOptions,
@@ -162,11 +162,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
-Progress = Literal["auto", "on", "off"]
-"""When to show the progress: always, never, or, by ``auto``, if stderr is a terminal."""
-
-_WHEN: tuple[str, ...] = get_args(Progress)
-
 Advance: TypeAlias = Callable[[bool], object]
 
 _LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
@@ -229,33 +224,14 @@ class DatasetResult:
         return check.result(self.totals)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """Limit the judge requests and the tokens (prompt and completion together) of one run.
-
-    A retried request counts again. No request is sent after a limit is reached. Requests that were
-    already sent are finished, so the number of tokens may exceed the limit. Scores that need
-    further requests are errors with the reason ``budget``.
-    """
-
-    requests: int | None = None
-    tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("requests", "tokens"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (is_number and value >= 0):
-                raise ConfigError(f"Budget.{name} must be a whole number, 0 or more, not {value!r}")
-
-    def counted(self) -> RunBudget | None:
-        amounts = {"judge requests": self.requests, "tokens": self.tokens}
-        limits = [
-            Limit(amount=amount, unit=unit, seconds=math.inf)
-            for unit, amount in amounts.items()
-            if amount is not None
-        ]
-        return RunBudget(limits, estimates="off") if limits else None
+def _budget(requests: int | None, tokens: int | None) -> RunBudget | None:
+    amounts = {"judge requests": requests, "tokens": tokens}
+    limits = [
+        Limit(amount=amount, unit=unit, seconds=math.inf)
+        for unit, amount in amounts.items()
+        if amount is not None
+    ]
+    return RunBudget(limits, estimates="off") if limits else None
 
 
 async def aevaluate_dataset(
@@ -264,10 +240,9 @@ async def aevaluate_dataset(
     *,
     thresholds: Mapping[str, float] | str | PathLike[str] | None = None,
     concurrency: int = 16,
-    progress: Progress = "auto",
-    raise_on_failure: bool = False,
     cache: str | PathLike[str] | None = None,
-    budget: Budget | None = None,
+    max_requests: int | None = None,
+    max_tokens: int | None = None,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     **options: Unpack[MeasurementOptions],
@@ -275,36 +250,20 @@ async def aevaluate_dataset(
     """Score every row of ``samples`` with ``metrics`` and return a `DatasetResult`.
 
     `evaluate_dataset` blocks until all rows are scored, even in a notebook. `aevaluate_dataset`
-    does the same and must be awaited.
+    does the same and must be awaited. ``docs/evaluate.md`` has more about each argument.
 
-    ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, or the path
-    of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
-    LlamaIndex and Haystack are recognised. ``columns`` maps a field of `Sample` to a column with
-    another name. Texts in further columns become ``Sample.extra``. ``limit`` is the number of rows
-    to read, from the first.
+    - ``samples``: a list of `Sample` or dict, a pandas or Hugging Face dataset, or the path of a
+      ``.jsonl``, ``.csv`` or ``.parquet`` file. ``columns`` maps a field of `Sample` to a column
+      with another name. ``limit`` is the number of rows to read.
+    - ``metrics`` and ``options``: as for `evaluate`. ``thresholds``: the lowest score that passes,
+      by metric, or a ``.toml`` file that `rag-eval-otel calibrate` wrote.
+    - ``concurrency``: the number of rows that are scored at the same time.
+    - ``cache``: a file for scores, also of many runs. After an interrupt, the judge is asked only
+      for scores that are missing or failed.
+    - ``max_requests``, ``max_tokens``: no judge request is sent after so many, retries included.
 
-    ``metrics`` and ``options`` (``judge``, ``embedder``, ``share_requests``, ``repairs``,
-    ``timeout``, ``label_metrics``, ``explanations``, ``prompts``, ``prices``, ``max_text_chars``)
-    have the same meaning as for `evaluate`.
-
-    ``thresholds`` maps the name of a metric to the lowest score that passes; it is a dict, or the
-    path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names the
-    metrics that decide the label of a row, by default those that the judge measures well.
-
-    At most ``concurrency`` rows are scored at the same time. If a row takes more than ``timeout``
-    seconds, its finished scores are kept, and its other scores are errors.
-
-    ``cache`` is the path of a file for scores, also of many runs. Call the function again after an
-    interrupt: the judge is asked only for scores that are missing or failed. A score is found by
-    the content of the sample, the metric, the prompts, the judge, the embedder and
-    ``share_requests``; your own metric by the name of its class and its dataclass fields.
-
-    ``budget`` limits the requests to the judge and their tokens. The run stops after ten rows in a
-    row without a response of the judge or the embedder, or with a refused key: the result has the
-    rows that are done, and ``result.totals.stopped`` says why.
-
-    ``progress`` shows on stderr how many rows are done; ``auto`` if it is a terminal. With
-    ``raise_on_failure``, the first row with a score that is an error raises `FailedRowError`.
+    The run stops after ten rows in a row without a response of the judge or the embedder, or with a
+    refused key: the result has the rows that are done, and ``result.totals.stopped`` says why.
 
     Raises `ConfigError`, before a model is asked, if a row or column cannot be used, or if a metric
     needs a field that no row has.
@@ -314,11 +273,9 @@ async def aevaluate_dataset(
     )
     measurement = measurement_of(chosen, **options)
     run = Run(
-        measurement=replace(measurement, budget=budget.counted() if budget else None),
+        measurement=replace(measurement, budget=_budget(max_requests, max_tokens)),
         concurrency=concurrency,
         cache=None if cache is None else Path(cache),
-        raise_on_failure=raise_on_failure,
-        progress=progress,
     )
     rows = list[Row]()
     totals = await run.score(open_dataset(samples, columns, limit=limit), rows.append)
@@ -352,15 +309,11 @@ class Run:
     measurement: Measurement
     concurrency: int = 16
     cache: Path | None = None
-    raise_on_failure: bool = False
-    progress: Progress = "auto"
     stopped: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or self.concurrency < 1:
             raise ConfigError(f"concurrency must be 1 or more, not {self.concurrency!r}")
-        if self.progress not in _WHEN:
-            raise ConfigError(f"progress must be one of {', '.join(_WHEN)}, not {self.progress!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -387,18 +340,12 @@ class Run:
         stop = _Stop(self)
         with (
             open_cache(self.cache, measurement=self.measurement) as cache,
-            progress_line(dataset.count, self.progress) as advance,
+            progress_line(dataset.count) as advance,
         ):
             score = partial(_score, measurement=self.measurement, cache=cache, stop=stop)
             results = in_order(dataset.rows(), score, at_once=self.concurrency, stopped=stop.end)
             async with aclosing(results) as rows:
                 async for row in rows:
-                    if self.raise_on_failure and row.failed:
-                        failed = row.failed[0]
-                        raise FailedRowError(
-                            f"{dataset.name}, row {row.index}: {failed.name} failed"
-                            f" ({failed.reason}): {failed.detail.get('error', 'no details')}"
-                        )
                     yield row
                     advance(bool(row.failed))
 
@@ -518,9 +465,9 @@ async def _cancel(tasks: Iterable[asyncio.Task[R]]) -> None:
 
 
 @contextmanager
-def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
+def progress_line(total: int) -> Iterator[Advance]:
     """Yield a function to call after each row; stderr shows the numbers of done and failed rows."""
-    if mode == "off" or (mode == "auto" and not sys.stderr.isatty()):
+    if not sys.stderr.isatty():
         yield lambda _: None
         return
     done = failed = 0
@@ -561,9 +508,6 @@ def run(options: argparse.Namespace) -> int:
                 add = writing(options.output, scoring.names, further=further)
                 sinks.append(stack.enter_context(add))
             totals = asyncio.run(scoring.score(dataset, *sinks))
-    except FailedRowError as error:
-        say(f"{error}; {_kept(cache)}")
-        return 1
     except KeyboardInterrupt:
         say(f"interrupted; {_kept(cache)}")
         return INTERRUPTED
@@ -648,11 +592,9 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
 
 
 def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run:
-    budget = Budget(requests=options.max_requests, tokens=options.max_tokens)
+    budget = _budget(options.max_requests, options.max_tokens)
     return Run(
-        measurement=measurement_for(config, repairs=options.repairs, budget=budget.counted()),
+        measurement=measurement_for(config, repairs=options.repairs, budget=budget),
         concurrency=config.concurrency,
-        raise_on_failure=options.raise_on_failure,
-        progress=options.progress,
         cache=cache,
     )

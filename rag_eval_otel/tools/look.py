@@ -12,13 +12,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlencode
 from urllib.request import urlopen
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 _REPLY_SECONDS: Final = 5.0
 _SHOWN_SECONDS: Final = 600.0  # of the charts
-_POINTS: Final = 100  # of a chart
 _KEPT: Final = 1000  # turns
 _WORST: Final = 8
 _FILES: Final = {
@@ -46,18 +44,12 @@ _FILES: Final = {
     "look.js": "text/javascript",
     "look.css": "text/css",
     "style.css": "text/css",
+    "dashboards.json": "application/json",
 }
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_VARIABLES: Final = {
-    '="$metric"': '="faithfulness"',
-    "$metric": ".+",
-    "$service": ".+",
-    "$__rate_interval": "15s",
-}
-"""The values of the dashboards' variables; one metric, where a dashboard is about one."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -165,12 +157,12 @@ class Look:
             self._read_alerts()
         return self.stopped.wait(seconds)
 
-    def _asked_of(self, program: str, path: str) -> Any:
+    def asked_of(self, program: str, path: str) -> Any:
         address = self.addresses.get(program)
         return fetched(f"{address}{path}") if address else None
 
     def _read_alerts(self) -> None:
-        if (reply := self._asked_of("Prometheus", "/api/v1/alerts")) is None:
+        if (reply := self.asked_of("Prometheus", "/api/v1/alerts")) is None:
             return
         firing = [alert for alert in reply["data"]["alerts"] if alert["state"] == "firing"]
         alerts = {key: {**alert, "state": "resolved"} for key, alert in self.alerts.items()}
@@ -185,49 +177,20 @@ class Look:
                 self.tell(f"{alert['state']:<8}  {name} ({severity}): {summary}")
         self.alerts = alerts
 
-    def state(self, board: str) -> Mapping[str, Any]:
-        """Return what the page shows, with the panels of the dashboard ``board``."""
+    def state(self) -> Mapping[str, Any]:
+        """Return what the page shows beside its charts."""
         now, has_prometheus = time.time(), "Prometheus" in self.addresses
-        begin = max(self.start, now - _SHOWN_SECONDS)
-        known = {each["uid"]: each for each in dashboards()} if has_prometheus else {}
-        times = {"start": begin, "end": now, "step": max(1, round((now - begin) / _POINTS))}
-        panels = [self._filled(panel, times) for panel in known.get(board, {}).get("panels", ())]
         return {
             "phase": self.phase,
-            "from": begin,
+            "from": max(self.start, now - _SHOWN_SECONDS),
             "to": now,
             "addresses": self.addresses,
             "traces": self.traces,
-            "dashboards": {uid: each["title"] for uid, each in known.items()},
             "alerts": [*self.alerts.values()] if has_prometheus else None,
-            "routed": self._asked_of("Alertmanager", "/api/v2/alerts") or [],
-            "panels": panels,
+            "routed": self.asked_of("Alertmanager", "/api/v2/alerts") or [],
             "turns": [(turn["time"], turn["label"], turn["scores"]) for turn in self.turns.latest],
             "worst": self.turns.worst(),
         }
-
-    def _filled(self, panel: Mapping[str, Any], times: Mapping[str, float]) -> Mapping[str, Any]:
-        series = []
-        for query in panel["queries"]:
-            asked = urlencode({"query": shown(query["expr"]), **times})
-            reply = self._asked_of("Prometheus", f"/api/v1/query_range?{asked}")
-            result = [] if reply is None else reply["data"]["result"]
-            series.append({"legend": query["legend"], "result": result})
-        return {**panel, "series": series}
-
-
-@cache
-def dashboards() -> Sequence[Mapping[str, Any]]:
-    """Return the dashboards, which ``collector/grafana/generate.py`` writes."""
-    boards: Sequence[Mapping[str, Any]] = json.loads(_file("dashboards.json"))
-    return boards
-
-
-def shown(query: str) -> str:
-    """Return a query of a dashboard as Grafana sends it for all services."""
-    for variable, value in _VARIABLES.items():
-        query = query.replace(variable, value)
-    return query
 
 
 def fetched(url: str) -> Any:
@@ -240,7 +203,7 @@ def fetched(url: str) -> Any:
 
 
 def _file(name: str) -> str:
-    return (files("rag_eval_otel.tools") / name).read_text(encoding="utf-8")
+    return (files("rag_eval_otel.tools") / "templates" / name).read_text(encoding="utf-8")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -254,10 +217,12 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         name = path.removeprefix("/") or "look.html"
         if name == "state":
-            board = parse_qs(query).get("board", [""])[0]
-            self._reply("application/json", json.dumps(self._look.state(board)))
+            self._reply("application/json", json.dumps(self._look.state()))
+        elif name == "series":
+            reply = self._look.asked_of("Prometheus", f"/api/v1/query_range?{query}")
+            self._reply("application/json", json.dumps(reply))
         elif name in _FILES:
-            self._reply(_FILES[name], _file(f"templates/{name}"))
+            self._reply(_FILES[name], _file(name))
         else:
             self.send_error(404)
 

@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.tools.calibrate import (
     Calibration,
-    Case,
     Figure,
     Observation,
     built_in_cases,
@@ -257,7 +256,34 @@ def test_unfitting_options(
     assert told in capsys.readouterr().err
 
 
-CASES = built_in_cases()
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A built-in case, with what the file says about it."""
+
+    about: str
+    language: str
+    verdicts: tuple[int, ...]
+    sample: Sample
+    labels: Mapping[str, float]
+
+
+def read_cases() -> list[Case]:
+    path = Path(__file__).parents[2] / "rag_eval_otel" / "tools" / "judge_cases.json"
+    topics = json.loads(path.read_text("utf-8"))["topics"]
+    told = [{**topic, **case} for topic in topics for case in topic["cases"]]
+    return [
+        Case(
+            about=cells["about"],
+            language=cells["language"],
+            verdicts=tuple(cells["verdicts"]),
+            sample=sample,
+            labels=labels,
+        )
+        for cells, (sample, labels) in zip(told, built_in_cases(), strict=True)
+    ]
+
+
+CASES = read_cases()
 METRICS = ("context_relevance", "declines", "faithfulness", "response_groundedness")
 Shown = Mapping[str, Sequence[str]]
 Opinion = Callable[[Case], Case]

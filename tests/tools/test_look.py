@@ -110,7 +110,7 @@ def test_the_page_runs_no_script_but_its_own(look: Look) -> None:
     ended(look.turns, a_turn(HOSTILE, "fail", 0.0))
     with served(look, 0) as url:
         headers, page = got(url)
-        state = json.loads(got(f"{url}state?board=rag-overview")[1])
+        state = json.loads(got(f"{url}state")[1])
         with pytest.raises(HTTPError, match="404"):
             got(f"{url}../pyproject.toml")
         linked = re.findall(r'(?:src|href)="/([^"]+)"', page)
@@ -132,7 +132,7 @@ def test_alerts_are_printed_when_they_fire_and_when_they_end(
         "state": "firing",
     }
     replies: Iterator[Any] = iter([{"data": {"alerts": each}} for each in ([], [alert], [alert])])
-    nothing = {"data": {"alerts": [], "result": []}}
+    nothing: dict[str, Any] = {"data": {"alerts": []}}
     monkeypatch.setattr("rag_eval_otel.tools.look.fetched", lambda _: next(replies, nothing))
     look.addresses = {"Prometheus": "http://127.0.0.1:9"}
     for _ in range(4):
@@ -141,9 +141,7 @@ def test_alerts_are_printed_when_they_fire_and_when_they_end(
     lines = [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
     summary = "RagBreakerOpen (ticket): no requests to the judge"
     assert lines == [f"firing    {summary}", f"resolved  {summary}"]
-    state = look.state("rag-overview")
-    assert [each["state"] for each in state["alerts"]] == ["resolved"]
-    assert len(state["panels"]) == 16
+    assert [each["state"] for each in look.state()["alerts"]] == ["resolved"]
 
 
 @pytest.mark.parametrize(
@@ -233,5 +231,4 @@ def test_a_look_without_programs_ends_at_a_signal(tmp_path: Path) -> None:
     assert f":{port}/" not in url
     assert "turns: " in told
     assert state["turns"][0][2].keys() >= {"faithfulness"}
-    assert state["panels"] == []
     assert state["alerts"] is None

@@ -156,7 +156,7 @@ def test_gate_of_a_metric_whose_low_scores_are_good(
 
 def test_directions_hold_in_python(tmp_path: Path) -> None:
     """Gate of a result, labels from a cache, and a threshold that is chosen with labels."""
-    options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER, "progress": "off"}
+    options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
     result = evaluate_dataset(numbers(0, 0, 1), [Errors()], **options)
     assert result["errors"].direction == "low"
     assert result.check(Gate(most={"errors": 0.5})).passed
@@ -166,9 +166,7 @@ def test_directions_hold_in_python(tmp_path: Path) -> None:
     refusal, cache = METRICS["needless_refusal"], tmp_path / "cache"
     for threshold, label in ((0.5, "fail"), (1.0, "fail"), (None, None)):
         metric = refusal(threshold=threshold)
-        turn = evaluate_dataset(
-            ROWS[1:2], [metric], judge="lexical", cache=cache, progress="off"
-        ).rows[0]
+        turn = evaluate_dataset(ROWS[1:2], [metric], judge="lexical", cache=cache).rows[0]
         assert (turn["needless_refusal"].value, turn["needless_refusal"].label) == (1, label)
     found = calibrate(
         [0, 0.2, 0.8, 1], [1, 1, 0, 0], threshold=0.5, direction="low", metric="errors"

@@ -264,11 +264,6 @@ met; 130 interrupted.
         "--cache FILE": ("cache of scores (default: OUTPUT.cache, deleted at the end)", _PATH),
         "--max-requests N": ("send at most N judge requests", _COUNT),
         "--max-tokens N": ("send no judge request after N tokens", _COUNT),
-        "--progress": (
-            "on stderr (default: auto, on a terminal)",
-            chosen("auto", "on", "off", default="auto"),
-        ),
-        "--raise-on-failure": ("stop at the first row with an error instead of a score", _FLAG),
         "--fail-under METRIC=MEAN": ("exit with 3 if the mean is lower; repeatable", _MANY),
         "--fail-over METRIC=MEAN": ("the same for a mean that is higher, where high is bad", _MANY),
         "--fail-under-pass-rate SHARE": ("exit with 3 if fewer rows have the label pass", _NUMBER),
@@ -382,11 +377,6 @@ Exit status: 0 printed, 2 misuse.
             _NUMBER,
         ),
         "--every N": ("allow one false alarm in N scores (default: 1e5)", _NUMBER),
-        "--refusals SHARE": (
-            "share of turns that may be refused although the contexts suffice (default: 0.05)",
-            _NUMBER,
-        ),
-        "--retrieval SHARE": ("share of turns whose retrieval may fail (default: 0.2)", _NUMBER),
         "--interval TIME": ("how often the rules run (default: 1m)", {}),
         "--traces URL": ("link to bad turns, with {service} and {metric} (default: a Jaeger)", {}),
         "--time-scale N": (

@@ -5,6 +5,15 @@ const COLOURS = 8;
 const WINDOW = 30; // turns of a mean that is computed here
 const [WIDTH, HEIGHT, LEFT, BOTTOM] = [360, 150, 44, 16];
 const SVG = "http://www.w3.org/2000/svg";
+const POINTS = 100; // of a chart
+// The values of the dashboards' variables; one metric, where a dashboard is about one.
+const VARIABLES = [
+  ['="$metric"', '="faithfulness"'],
+  ["$metric", ".+"],
+  ["$service", ".+"],
+  ["$__rate_interval", "15s"],
+];
+let dashboards = [];
 let board = "rag-overview";
 const shown = new Map(); // what each part of the page was made from
 
@@ -243,8 +252,8 @@ function turnOf(turn, state) {
   );
 }
 
-function tabs(dashboards) {
-  return Object.entries(dashboards).map(([uid, title]) => {
+function tabs() {
+  return dashboards.map(({ uid, title }) => {
     const pressed = { type: "button", id: `board-${uid}`, "aria-pressed": String(uid === board) };
     const button = html("button", pressed, title);
     button.addEventListener("click", () => {
@@ -255,7 +264,21 @@ function tabs(dashboards) {
   });
 }
 
-function show(state) {
+async function asked(path) {
+  return (await fetch(path)).json();
+}
+
+async function filled(panel, state) {
+  const step = Math.max(1, Math.round((state.to - state.from) / POINTS));
+  const series = panel.queries.map(async ({ expr, legend }) => {
+    const query = VARIABLES.reduce((text, [variable, value]) => text.replaceAll(variable, value), expr);
+    const reply = await asked(`/series?${new URLSearchParams({ query, start: state.from, end: state.to, step })}`);
+    return { legend, result: reply?.data?.result ?? [] };
+  });
+  return { ...panel, series: await Promise.all(series) };
+}
+
+function show(state, panels) {
   put("phase", state.phase, () => [state.phase]);
   put("addresses", state.addresses, () =>
     Object.entries(state.addresses).map(([name, address]) => {
@@ -271,9 +294,8 @@ function show(state) {
   put("alerts", [firing, state.routed, none], () => (firing.length ? shownAlerts(firing) : [html("p", {}, none)]));
   put("resolved", resolved, () => shownAlerts(resolved));
   put("count", resolved.length, () => [`Resolved: ${resolved.length}`]);
-  put("boards", [state.dashboards, board], () => tabs(state.dashboards));
-  const panels = state.alerts ? state.panels : ownPanels(state.turns);
-  put("panels", [panels, state.to], () => panels.map((panel) => panelOf(panel, state)));
+  put("boards", [state.alerts !== null, board], () => (state.alerts ? tabs() : []));
+  put("panels", state.to, () => panels.map((panel) => panelOf(panel, state)));
   put("turns", state.turns.length, () => [`The latest turn of each question, the worst of ${state.turns.length} turns.`]);
   put("worst", state.worst, () => state.worst.map((turn) => turnOf(turn, state)));
 }
@@ -282,8 +304,10 @@ let timer = 0;
 async function refresh() {
   clearTimeout(timer);
   try {
-    const reply = await fetch(`/state?board=${encodeURIComponent(board)}`);
-    show(await reply.json());
+    if (!dashboards.length) dashboards = await asked("/dashboards.json");
+    const state = await asked("/state");
+    const { panels } = dashboards.find(({ uid }) => uid === board);
+    show(state, state.alerts ? await Promise.all(panels.map((panel) => filled(panel, state))) : ownPanels(state.turns));
   } catch {
     put("phase", "ended", () => ["The command has ended."]);
   }
