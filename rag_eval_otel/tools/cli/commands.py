@@ -102,11 +102,9 @@ the backend: annotations of Phoenix, feedback of MLflow, scores of Langfuse. SOU
   mlflow:EXPERIMENT    MLFLOW_TRACKING_URI, MLFLOW_TRACKING_TOKEN
   langfuse             LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY
 
-Before it begins, it prints the number of turns, and about how many requests, tokens and how much
-money they take, and asks on a terminal. Without a terminal, it begins only with --yes.
-
-After an interrupt or a kill, run the same command again: turns that have their scores, of the same
-metrics, prompts and judge, are neither scored nor written again, whoever has written them.
+Before it begins, it prints about how many requests, tokens and how much money the turns take, and
+asks on a terminal. Without a terminal, it begins only with --yes. After an interrupt or a kill, run
+the same command again: turns with scores of the same metrics, prompts and judge are left alone.
 
 Exit status: 0 each turn has its scores; 1 a turn has an error instead of a score, or a score could
 not be written; 2 misuse, or not begun; 130 interrupted.
@@ -158,12 +156,11 @@ class Collect(Command):
     """Collect the samples in recorded traces, by the code that reads live traces."""
 
     DESCRIPTION = """\
-Reads the traces in SOURCE... and writes question, contexts and answer of each RAG turn to OUTPUT,
-as `rag-eval-otel evaluate OUTPUT` reads them. SOURCE is what the file exporter of an OpenTelemetry
-Collector wrote (OTLP JSON of spans and log records, also compressed by gzip; the spans of a trace
-may be in several files), or phoenix:PROJECT, mlflow:EXPERIMENT or langfuse, as for `backfill`.
-Turns are read by the code that reads live traces; a turn that cannot be reconstructed with
-certainty is skipped and counted with its reason.
+Reads the traces in SOURCE... and writes question, contexts and answer of each RAG turn to FILE, as
+`rag-eval-otel evaluate FILE` reads them. SOURCE is what a collector's file exporter wrote (OTLP
+JSON, also compressed by gzip; a trace may be in several files), or phoenix:PROJECT,
+mlflow:EXPERIMENT or langfuse, as for `backfill`. A turn that cannot be reconstructed with certainty
+is skipped and counted with its reason.
 
 Exit status: 0 written, 1 no sample was found, 2 misuse.
 """
@@ -244,10 +241,8 @@ class Evaluate(Command):
 
     DESCRIPTION = """\
 Scores every row of FILE (.jsonl, .csv or .parquet) and prints a summary. Columns of ragas,
-LlamaIndex and Haystack are recognised. Memory grows by 8 bytes a score.
-
-Scores are cached on disk as each row ends. After an interrupt or a kill, run the same command
-again: it asks only for scores that are missing, and writes the complete output.
+LlamaIndex and Haystack are recognised. Scores are cached on disk as each row ends: after an
+interrupt or a kill, run the same command again.
 
 Exit status: 0 every row was scored, and the gate passed; 1 a row has an error instead of a score,
 or no metric could use the judge's replies on a row; 2 misuse; 3 the gate failed: a condition is not
