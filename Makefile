@@ -3,12 +3,14 @@
 #   make test PYTHON=python3.12        another interpreter
 #   make check VENV=/var/tmp/venv      another place for the environment
 #   make test PYTEST_ARGS="-k drift"   more arguments for pytest
+#   make look LOOK_ARGS="--minutes 10" other arguments for the look around
 #   make soak SOAK_ARGS="--minutes 2"  other arguments for the soak
 #   make mutants MUTANTS_ARGS="--since HEAD~1"  mutants of the functions that changed
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+LOOK_ARGS ?=
 SOAK_ARGS ?= --minutes 30 --rate 100
 MUTANTS_ARGS ?= --count 300
 SERVERS := uvicorn gunicorn celery ipykernel jupyter-client
@@ -59,8 +61,8 @@ docs: $(VENV)/.dev  ## Write the reference pages anew, and build the site of the
 e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, other Pythons
 	$(BIN)/python tests/e2e/sessions.py $(PYTEST_ARGS)
 
-look: $(VENV)/.test  ## Run collector, Prometheus, Alertmanager and ten minutes of the demo
-	LOOK_MINUTES=10 $(BIN)/python -m pytest -s tests/e2e/test_look.py $(PYTEST_ARGS)
+look: $(VENV)/.core  ## Show dashboards, alerts and bad turns of the demo under traffic, until ^C
+	@$(BIN)/rag-eval-otel look $(LOOK_ARGS)
 
 faults: $(VENV)/.test  ## Run the fault matrix, and write docs/dev/reliability.md
 	@mkdir -p build

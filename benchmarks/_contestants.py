@@ -44,7 +44,6 @@ def ours(
             embedder=embedder,
             concurrency=at_once,
             explanations=explanations,
-            progress="off",
         )
         assert result.totals.rows == len(rows)
         return sum(len(rows) - one.ok for one in result.totals.metrics)

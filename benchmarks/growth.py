@@ -53,9 +53,7 @@ class ComposingJudge:
 
 def scored(rows: Sequence[Mapping[str, Any]]) -> None:
     """Score ``rows`` with the three metrics of the other benchmarks."""
-    result = evaluate_dataset(
-        rows, TRIAD, judge=ComposingJudge(), embedder=NullEmbedder(), progress="off"
-    )
+    result = evaluate_dataset(rows, TRIAD, judge=ComposingJudge(), embedder=NullEmbedder())
     assert all(one.ok == len(rows) for one in result.totals.metrics), result.totals
 
 

@@ -33,7 +33,7 @@ class RedactionError(RagEvalError):
 
 
 class FailedRowError(RagEvalError):
-    """A row of a dataset could not be scored, and ``raise_on_failure`` is set."""
+    """A row could not be scored, so a test can neither pass nor fail."""
 
 
 class JudgeError(RagEvalError):

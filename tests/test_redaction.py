@@ -156,7 +156,7 @@ def test_a_row_whose_redaction_fails_is_not_judged(tmp_path: Path) -> None:
     data = [{"question": q, "answer": "A b.", "contexts": ["C"]} for q in ("open", "secret")]
 
     async def rows() -> list[Row]:
-        run = Run(measurement=measurement, progress="off")
+        run = Run(measurement=measurement)
         return [row async for row in run.rows(open_dataset(data))]
 
     found = asyncio.run(rows())

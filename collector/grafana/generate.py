@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,16 +12,17 @@ from pages import DASHBOARDS
 from panels import WIDTH, Dashboard, Panel
 
 FOLDER = Path(__file__).parent / "dashboards"
+OF_LOOK = Path(__file__).parents[2] / "rag_eval_otel" / "tools" / "templates" / "dashboards.json"
+"""The same titles and queries, for the page of `rag-eval-otel look`."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 HEIGHT = 8
 
 
 def generated() -> Mapping[Path, str]:
     """Return the path and the content of each dashboard's file."""
-    return {
-        FOLDER / f"{board.uid}.json": f"{json.dumps(page(board), indent=2)}\n"
-        for board in DASHBOARDS
-    }
+    pages = {FOLDER / f"{board.uid}.json": page(board) for board in DASHBOARDS}
+    contents = {**pages, OF_LOOK: [asdict(board) for board in DASHBOARDS]}
+    return {path: f"{json.dumps(content, indent=2)}\n" for path, content in contents.items()}
 
 
 def page(dashboard: Dashboard) -> dict[str, Any]:

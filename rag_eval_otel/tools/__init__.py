@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rag_eval_otel.tools.compare import Comparison, Gate, GateResult, compare_files
-    from rag_eval_otel.tools.dataset import (
-        Budget,
-        DatasetResult,
-        aevaluate_dataset,
-        evaluate_dataset,
-    )
+    from rag_eval_otel.tools.dataset import DatasetResult, aevaluate_dataset, evaluate_dataset
 
 __all__ = [
-    "Budget",
     "Comparison",
     "DatasetResult",
     "Gate",

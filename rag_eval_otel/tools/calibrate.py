@@ -1,4 +1,4 @@
-"""Compare the scores of a metric with human labels, and a judge with known verdicts."""
+"""Compare the scores of a metric with human labels, or a judge's with known verdicts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import asyncio
 import json
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,8 +29,8 @@ from rag_eval_otel.tools.cli.options import print_result, say
 from rag_eval_otel.tools.read import source_of, write_whole
 from rag_eval_otel.tools.rows import number, score_from_cells
 from rag_eval_otel.tools.scores import metric_cells, metric_names
-from rag_eval_otel.tools.stats import Numbers, Range, Z, direction_named, interval, wilson
-from rag_eval_otel.types import Evaluation, Form, Sample, Usage
+from rag_eval_otel.tools.stats import Numbers, Range, direction_named, interval, wilson
+from rag_eval_otel.types import Evaluation, Sample
 
 Truths: TypeAlias = NDArray[np.bool_]
 
@@ -87,24 +87,13 @@ class Confusion:
 
     @property
     def kappa(self) -> Figure:
-        """Cohen's kappa of the metric and the human, with a 95 % interval.
-
-        The standard error is that of Fleiss, Cohen and Everitt (1969). The interval is computed on
-        Fisher's scale, arctanh(kappa), so that it ends between -1 and 1.
-        """
+        """Cohen's kappa of the metric and the human."""
         if not (self.passes and self.fails):
             return Figure(reason=_one_class(self.passes, self.fails))
         cells = [[self.true_pass, self.false_fail], [self.false_pass, self.true_fail]]
         shares = np.array(cells) / (self.passes + self.fails)
-        human, metric = shares.sum(axis=1), shares.sum(axis=0)
-        chance = float(human @ metric)
-        kappa = (float(np.trace(shares)) - chance) / (1 - chance)
-        if abs(kappa) >= 1:
-            return Figure(value=kappa)
-        pulls = np.eye(2) - np.add.outer(metric, human) * (1 - kappa)
-        spread = float(np.sum(shares * pulls**2)) - (kappa - chance * (1 - kappa)) ** 2
-        error = math.sqrt(max(0.0, spread) / (self.passes + self.fails)) / (1 - chance)
-        return Figure(value=kappa, interval=_on_fishers_scale(kappa, error / (1 - kappa**2)))
+        chance = float(shares.sum(axis=1) @ shares.sum(axis=0))
+        return Figure(value=(float(np.trace(shares)) - chance) / (1 - chance))
 
 
 def confusion_of(decisions: Truths, truths: Truths) -> Confusion:
@@ -120,61 +109,6 @@ def proportion(successes: int, n: int, *, none: str = "no rows") -> Figure:
     if not n:
         return Figure(reason=none)
     return Figure(value=successes / n, interval=wilson(successes, n))
-
-
-_BOUNDS = 100_001  # on the unit interval, of which those of an interval are taken
-
-
-def _on_fishers_scale(value: float, error: float) -> Range:
-    centre, half = math.atanh(value), Z * error
-    return math.tanh(centre - half), math.tanh(centre + half)
-
-
-def spearman(x: Numbers, y: Numbers) -> Figure:
-    """Return Spearman's rank correlation, with the interval of Bonett and Wright (2000)."""
-    if len(x) < 2:  # noqa: PLR2004  # one row has no order
-        return Figure(reason="fewer than two rows with both a score and a label")
-    first, second = (_ranks(values) - (len(values) + 1) / 2 for values in (x, y))
-    spreads = float(first @ first), float(second @ second)
-    if 0 in spreads:
-        return Figure(
-            reason="scores are all the same" if spreads[0] == 0 else "labels are all the same"
-        )
-    rho = float(first @ second) / math.sqrt(math.prod(spreads))
-    if len(x) < 4 or math.isclose(abs(rho), 1):  # noqa: PLR2004  # the formula divides by n - 3
-        return Figure(value=rho)
-    error = math.sqrt((1 + rho**2 / 2) / (len(x) - 3))
-    return Figure(value=rho, interval=_on_fishers_scale(rho, error))
-
-
-def _ranks(values: Numbers) -> Numbers:
-    """Return the ranks of ``values``, from 1. Equal values get the mean of their ranks."""
-    _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[codes]
-
-
-def auroc(scores: Numbers, truths: Truths) -> Figure:
-    """Return the area under the ROC curve; equal scores count one half (Mann-Whitney).
-
-    The interval is Newcombe's fifth (2006), with the variance of Hanley and McNeil (1982) at the
-    bound and not at the estimate, so that it also has a width if the area is 1.
-    """
-    passes = int(np.sum(truths))
-    fails = len(truths) - passes
-    if not passes or not fails:
-        return Figure(reason=_one_class(passes, fails))
-    above = float(np.sum(_ranks(scores)[truths])) - passes * (passes + 1) / 2
-    area = above / (passes * fails)
-    half = (passes + fails) / 2 - 1
-
-    bounds = np.linspace(0, 1, _BOUNDS)
-    spread = 1 + half * (1 - bounds) / (2 - bounds) + half * bounds / (1 + bounds)
-    variance = bounds * (1 - bounds) * spread / (passes * fails)
-    near = bounds[(area - bounds) ** 2 <= Z * Z * variance]
-    return Figure(
-        value=area,
-        interval=(min(area, float(near.min(initial=1.0))), max(area, float(near.max(initial=0.0)))),
-    )
 
 
 def _one_class(passes: int, fails: int) -> str:
@@ -278,7 +212,7 @@ def parsed(value: object, *, where: str) -> float | None:
 
 
 _BINARY = ("kappa", "accuracy", "sensitivity", "specificity")
-_SHOWN = ("kappa", "spearman", "auroc", "accuracy", "sensitivity", "specificity", "human_rate")
+_SHOWN = (*_BINARY, "human_rate", "fitting_threshold", "youden")
 _NO_THRESHOLD = Figure(reason="give the threshold that a score passes from")
 
 
@@ -288,9 +222,9 @@ class Calibration:
 
     ``labelled`` rows have a score and a human label, ``unlabelled`` rows only a score, and
     ``without_score`` rows have none. ``kappa``, ``accuracy``, ``sensitivity``, ``specificity`` and
-    ``confusion`` compare the pass or fail at ``threshold`` with the human's. ``spearman`` and
-    ``auroc`` need no threshold. ``human_rate`` is the fraction of labelled rows that the human
-    passes. ``fitting_threshold`` fits the labels best, with Youden's J ``youden`` on these rows.
+    ``confusion`` compare the pass or fail at ``threshold`` with the human's. ``human_rate`` is the
+    fraction of labelled rows that the human passes. ``fitting_threshold`` fits the labels best,
+    with Youden's J ``youden`` on these rows.
     """
 
     metric: str
@@ -300,8 +234,6 @@ class Calibration:
     unlabelled: int
     without_score: int
     kappa: Figure
-    spearman: Figure
-    auroc: Figure
     confusion: Confusion | None = None
     accuracy: Figure
     sensitivity: Figure
@@ -328,7 +260,7 @@ class Calibration:
         )
         yield "passes", f"score {score}, label {label}"
         reasons: set[str] = set()
-        for name in (*_SHOWN, "fitting_threshold", "youden"):
+        for name in _SHOWN:
             figure: Figure = getattr(self, name)
             # A reason is written once.
             yield name.replace("_", " "), "-" if figure.reason in reasons else str(figure)
@@ -337,6 +269,12 @@ class Calibration:
             yield "", f"{'human pass':>12}{'human fail':>12}"
             yield "metric pass", f"{c.true_pass:>12}{c.false_pass:>12}"
             yield "metric fail", f"{c.false_fail:>12}{c.true_fail:>12}"
+
+    @property
+    def right(self) -> float:
+        """The fraction of the rows on which metric and human agree; a missing score is wrong."""
+        agreed = self.confusion.true_pass + self.confusion.true_fail if self.confusion else 0
+        return agreed / max(1, self.labelled + self.without_score)
 
     def to_dict(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.__slots__}
@@ -380,8 +318,7 @@ def calibrate(
     if label_threshold is None and not set(given) <= {0.0, 1.0}:
         scale = f"{min(given):g} to {max(given):g}"
         unknown = f"labels go from {scale}: give the label_threshold that a row passes from"
-        names = (*_BINARY, "auroc", "human_rate", "fitting_threshold", "youden")
-        figures = dict.fromkeys(names, Figure(reason=unknown))
+        figures = dict.fromkeys(_SHOWN, Figure(reason=unknown))
     else:
         label_threshold = 1.0 if label_threshold is None else label_threshold
         truths = given >= label_threshold
@@ -391,7 +328,6 @@ def calibrate(
             confusion = confusion_of(passed, truths)
             figures = {name: getattr(confusion, name) for name in _BINARY}
             figures["confusion"] = confusion
-        figures["auroc"] = auroc(sign * values, truths)
         figures["human_rate"] = proportion(int(np.sum(truths)), len(truths))
         best, figures["youden"] = fit_threshold(sign * values, truths)
         figures["fitting_threshold"] = replace(best, value=best.value and sign * best.value)
@@ -402,203 +338,51 @@ def calibrate(
         labelled=len(both),
         unlabelled=len(rows) - len(both),
         without_score=len(columns[0]) - len(rows),
-        spearman=spearman(sign * values, given),
         **figures,
     )
 
 
-SETS: Mapping[Form, str] = {"short": "default", "full": "dual"}
-"""The name of the set of metrics with which a judge is checked, for each form of the metrics.
-
-The short form takes each sentence of the answer as one claim. In the full form, the judge breaks up
-the answer into claims.
-"""
-
-_LEVELS = {"all": 2, "some": 1, "none": 0}
-_HALF_A_STEP = 0.25  # half the distance of two ratings, on the scale of scores
+_DECLINES = "declines"  # beside the metrics: whether the answer is told to decline
+_HALF = 0.5  # the threshold on the built-in cases
+_SECONDS = 120.0  # the time limit of a built-in case
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A test case for a judge: a sample with the correct verdicts.
+def built_in_cases() -> Iterator[tuple[Sample, Mapping[str, float]]]:
+    """Yield samples, each with the correct labels by metric.
 
-    ``verdicts`` has a number for each sentence of the answer: 1 if the contexts support the
-    sentence, 0 if not, 2 if the sentence claims nothing. ``relevance`` is the correct rating of the
-    contexts, from 0 to 2; it is None if an earlier case has the same question and contexts.
+    They follow from the verdicts on the sentences of the answer: 1 if the contexts support the
+    sentence, 0 if not, 2 if the sentence claims nothing.
     """
-
-    about: str
-    language: str
-    sample: Sample
-    verdicts: tuple[int, ...]
-    relevance: int | None
-
-    @property
-    def backed(self) -> str:
-        """Which claims of the answer the contexts support: "all", "some", "none" or "no claim"."""
-        claims = tuple({verdict for verdict in self.verdicts if verdict in {0, 1}})
-        return {(): "no claim", (1,): "all", (0,): "none"}.get(claims, "some")
-
-
-def built_in_cases() -> tuple[Case, ...]:
     text = (files("rag_eval_otel.tools") / "judge_cases.json").read_text(encoding="utf-8")
-    seen: set[tuple[str, Sequence[str]]] = set()
-    cases = []
     topics = json.loads(text)["topics"]
     for cells in ({**topic, **case} for topic in topics for case in topic["cases"]):
-        retrieval = (cells["question"], tuple(cells["contexts"]))
-        cases.append(
-            Case(
-                about=cells["about"],
-                language=cells["language"],
-                sample=Sample(question=retrieval[0], contexts=retrieval[1], answer=cells["answer"]),
-                verdicts=tuple(cells["verdicts"]),
-                relevance=None if retrieval in seen else cells["relevance"],
-            )
-        )
-        seen.add(retrieval)
-    return tuple(cases)
+        claims = [verdict for verdict in cells["verdicts"] if verdict in {0, 1}]
+        labels = {"context_relevance": cells["relevance"] / 2, _DECLINES: float(not claims)}
+        if claims:
+            share = sum(claims) / len(claims)
+            labels["faithfulness"] = share
+            labels["response_groundedness"] = (share > 0) / 2 + (share == 1) / 2
+        yield Sample(**{name: cells[name] for name in ("question", "contexts", "answer")}), labels
 
 
-def outcomes(case: Case, evaluation: Evaluation) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each task in ``case``, and True if the judge's score is the correct one."""
+async def observed_of(judge: Judge, *, concurrency: int) -> Mapping[str, Sequence[Observation]]:
+    """Score the built-in cases, and return the scores with the correct labels by metric."""
+    semaphore, embedder = asyncio.Semaphore(concurrency), HashingEmbedder()
 
-    def is_near(name: str, rating: int) -> bool:  # to no other rating: 0, 1 and 2 are 0, 0.5 and 1
-        value = evaluation[name].value
-        return value is not None and abs(value - rating / 2) < _HALF_A_STEP
-
-    faithfulness = evaluation["faithfulness"]
-    if faithfulness.value is None:
-        backed = "no claim" if faithfulness.reason == "no_claims" else None
-    else:
-        verdicts = tuple(set(faithfulness.detail["verdicts"]))
-        backed = {(1,): "all", (0,): "none"}.get(verdicts, "some")
-    yield "faithfulness", backed == case.backed
-    if case.backed in _LEVELS:
-        yield "groundedness", is_near("response_groundedness", _LEVELS[case.backed])
-    if case.relevance is not None:
-        yield "context relevance", is_near("context_relevance", case.relevance)
-    evasive = evaluation["answer_relevancy"].detail.get("noncommittal_fraction")
-    is_refusal = case.backed == "no claim"
-    yield "evasion", evasive is not None and (evasive >= 0.5) == is_refusal  # noqa: PLR2004  # half
-
-
-_ABOUT = {
-    "evasion": {"refusals"},
-    "context relevance": {"contexts without content", "injected instructions"},
-}
-"""The subjects to which the replies of a task belong, if not to all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """The accuracy of a judge on test cases, by task, subject and language.
-
-    ``errors`` counts the scores that failed and those for which the judge gave no usable reply.
-    """
-
-    form: Form
-    model: str
-    cases: int
-    tasks: Mapping[str, Figure]
-    subjects: Mapping[str, Figure]
-    languages: Mapping[str, Figure]
-    usage: Usage
-    errors: Mapping[str, int] = field(default_factory=dict)
-
-    def below(self, bound: float) -> list[str]:
-        return [task for task, share in self.tasks.items() if not (share.value or 0) >= bound]
-
-    def weak(self, bound: float) -> list[str]:
-        """Return the subjects and languages in which the judge's accuracy is below ``bound``."""
-        shares = {**self.subjects, **self.languages}
-        return [name for name, share in shares.items() if (share.value or 0) < bound]
-
-    def to_dict(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "usage"}
-        for name in ("tasks", "subjects", "languages"):
-            fields[name] = {key: share.to_dict() for key, share in fields[name].items()}
-        return {**fields, **asdict(self.usage)}
-
-
-async def check_judge(
-    judge: Judge,
-    *,
-    form: Form,
-    cases: Sequence[Case] = (),
-    concurrency: int = 8,
-    timeout: float | None = 120.0,
-) -> Check:
-    """Score ``cases``, by default the built-in ones, with ``judge``, and return its accuracy."""
-    asked, semaphore = cases or built_in_cases(), asyncio.Semaphore(concurrency)
-
-    async def scored(case: Case) -> Evaluation:
+    async def scored(sample: Sample) -> Evaluation:
         async with semaphore:
-            return await aevaluate(
-                case.sample, [SETS[form]], judge=judge, embedder=HashingEmbedder(), timeout=timeout
-            )
+            return await aevaluate(sample, judge=judge, embedder=embedder, timeout=_SECONDS)
 
-    evaluations = await asyncio.gather(*map(scored, asked))
-    usage = sum((each.usage for each in evaluations), Usage())
-    model = next((each.judge for each in evaluations if each.judge), judge.model)
-    replies = [
-        (case, task, is_right)
-        for case, evaluation in zip(asked, evaluations, strict=True)
-        for task, is_right in outcomes(case, evaluation)
-    ]
-    relevant = [
-        (case, right)
-        for case, task, right in replies
-        if task not in _ABOUT or case.about in _ABOUT[task]
-    ]
-    lacking = (score for each in evaluations for score in each.scores if score.value is None)
-    failed = Counter(score.reason or "" for score in lacking if score.reason != "no_claims")
-    return Check(
-        form=form,
-        model=model,
-        cases=len(asked),
-        tasks=_shares((task, right) for _, task, right in replies),
-        subjects=_shares((case.about, right) for case, right in relevant),
-        languages=_shares((case.language, right) for case, right in relevant),
-        usage=usage,
-        errors=dict(sorted(failed.items())),
-    )
-
-
-def _shares(replies: Iterable[tuple[str, bool]]) -> dict[str, Figure]:
-    counts: dict[str, list[bool]] = {}
-    for name, is_right in replies:
-        counts.setdefault(name, []).append(is_right)
-    return {name: proportion(sum(flags), len(flags)) for name, flags in counts.items()}
-
-
-def check_table(checks: Sequence[Check], *, bound: float) -> str:
-    first = checks[0]
-    rows = [("right, with 95 % interval", *(check.form for check in checks))]
-    for part in ("tasks", "subjects", "languages"):
-        columns = [getattr(check, part) for check in checks]
-        rows += [(f"  {name}", *(str(column[name]) for column in columns)) for name in columns[0]]
-        rows.append(("",))
-    for name, text in {
-        "requests": "{0.usage.judge_requests}",
-        "prompt tokens (cached)": "{0.usage.prompt_tokens} ({0.usage.cached_tokens})",
-        "reply tokens": "{0.usage.completion_tokens}",
-    }.items():
-        rows.append((name, *(text.format(check) for check in checks)))
-    lines = [f"{first.model}: {first.cases} cases, {len(first.languages)} languages", ""]
-    for name, *cells in rows:
-        lines.append(f"{name:<28}{''.join(f'{cell:<26}' for cell in cells)}".rstrip())
-    lines.append("")
-    for check in checks:
-        if check.errors:
-            errors = ", ".join(f"{n} {reason}" for reason, n in check.errors.items())
-            lines.append(f"{check.form}: failed scores: {errors}")
-        if weak := check.weak(bound):
-            lines.append(f"{check.form}: weak in {', '.join(weak)}")
-        below = check.below(bound)
-        verdict = f"below {bound:g} in {', '.join(below)}"
-        lines.append(f"{check.form}: {verdict if below else f'at least {bound:g} in every task'}")
-    return "\n".join(lines)
+    cases = [*built_in_cases()]
+    evaluations = await asyncio.gather(*(scored(sample) for sample, _ in cases))
+    observed: defaultdict[str, list[Observation]] = defaultdict(list)
+    for (_, labels), evaluation in zip(cases, evaluations, strict=True):
+        values = {score.name: score.value for score in evaluation.scores}
+        if evaluation.outcome is not None:
+            values[_DECLINES] = float(evaluation.outcome == "declined")
+        for name, label in labels.items():
+            observed[name].append((values.get(name), label))
+    return observed
 
 
 _BARE = re.compile("[A-Za-z0-9_-]+")  # the keys that TOML has without quotes
@@ -614,13 +398,14 @@ _OF_JUDGE = ("judge", "concurrency")
 def run(options: argparse.Namespace) -> int:
     _check_usage(options)
     if options.built_in:
-        return _run_on_built_in_cases(options)
-    seen = observations(source_of(options.file).rows(), metric=options.metric)
+        seen = _observed_of_judge(options)
+    else:
+        seen = observations(source_of(options.file).rows(), metric=options.metric)
     calibrations = [
         calibrate(
             *zip(*observed, strict=True),
             threshold=_threshold(name, options),
-            label_threshold=options.label_threshold,
+            label_threshold=_HALF if options.built_in else options.label_threshold,
             metric=name,
             direction=direction_named(name),
         )
@@ -630,24 +415,17 @@ def run(options: argparse.Namespace) -> int:
     print_result(options, results, "\n\n".join(map(repr, calibrations)))
     if options.output is not None:
         _write(options.output, calibrations)
-    return 0
+    bound = _BOUND if options.bound is None else options.bound
+    below = [each.metric for each in calibrations if options.built_in and each.right < bound]
+    if below:
+        say(f"the judge is right in less than {bound:g} of the cases: {', '.join(below)}")
+    return 1 if below else 0
 
 
-def _run_on_built_in_cases(options: argparse.Namespace) -> int:
+def _observed_of_judge(options: argparse.Namespace) -> Mapping[str, Sequence[Observation]]:
     settings = {name: getattr(options, name) for name in _OF_JUDGE}
     config = Config.from_env(**{name: v for name, v in settings.items() if v is not None})
-    bound = _BOUND if options.bound is None else options.bound
-    judge = build_plain_judge(config)
-
-    async def check() -> list[Check]:
-        return [await check_judge(judge, form=f, concurrency=config.concurrency) for f in SETS]
-
-    checks = asyncio.run(check())
-    results = [
-        {**each.to_dict(), "below": each.below(bound), "weak": each.weak(bound)} for each in checks
-    ]
-    print_result(options, {"bound": bound, "checks": results}, check_table(checks, bound=bound))
-    return 1 if any(each.below(bound) for each in checks) else 0
+    return asyncio.run(observed_of(build_plain_judge(config), concurrency=config.concurrency))
 
 
 def _check_usage(options: argparse.Namespace) -> None:
@@ -663,7 +441,9 @@ def _check_usage(options: argparse.Namespace) -> None:
 
 def _threshold(name: str, options: argparse.Namespace) -> float | None:
     metric = METRICS[name]() if options.threshold is None and name in METRICS else None
-    threshold: float | None = getattr(metric, "threshold", options.threshold)
+    threshold: float | None = getattr(
+        metric, "threshold", _HALF if options.built_in else options.threshold
+    )
     return threshold
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -40,7 +39,6 @@ from rag_eval_otel.live.scorer import sampling_point
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.cli.options import check_period, require_another_file, say
 from rag_eval_otel.tools.otlp import (
-    LONGEST,
     Message,
     TracePart,
     as_attributes,
@@ -53,7 +51,6 @@ from rag_eval_otel.tools.rows import Row, digest, iso, messages_of, moment
 from rag_eval_otel.types import Sample, Sampling, SpanRef
 
 _ALWAYS: Final = ("question", "contexts", "answer")  # in each row, even if empty
-_SPAN_BYTES: Final = 1000  # about what a span takes in memory without its texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,31 +146,40 @@ def collect(
     messages: Iterable[Message], selection: Selection, counts: Collected
 ) -> Iterator[CollectedTurn]:
     recent = RecentTurns()
-    with closing(_Spool()) as spool:
-        counts.not_chosen = counts.traces = spool.fill(messages, selection)
-        for parts in spool.traces():
-            if not parts:
-                counts.traces += 1
-                counts.skipped["evicted"] += 1
+    for parts in _traces(messages, selection, counts):
+        spans = spans_of(parts, value_limit=selection.value_limit)
+        if not spans:
+            continue
+        counts.traces += 1
+        for outcome in read_trace(spans, selection):
+            sample, turn = outcome.result, outcome.turn
+            if not isinstance(sample, Sample) or turn is None:
+                counts.skipped[str(sample)] += 1
                 continue
-            spans = spans_of(parts, value_limit=selection.value_limit)
-            if not spans:
+            if recent.is_repeated(sample, turn):
+                counts.skipped["duplicate"] += 1
                 continue
-            counts.traces += 1
-            for outcome in read_trace(spans, selection):
-                sample, turn = outcome.result, outcome.turn
-                if not isinstance(sample, Sample) or turn is None:
-                    counts.skipped[str(sample)] += 1
-                    continue
-                if recent.is_repeated(sample, turn):
-                    counts.skipped["duplicate"] += 1
-                    continue
-                collected = _collected(sample, turn, {span.span_id: span for span in spans})
-                if not selection.has_turn(collected):
-                    counts.others += 1
-                    continue
-                counts.samples += 1
-                yield collected
+            collected = _collected(sample, turn, {span.span_id: span for span in spans})
+            if not selection.has_turn(collected):
+                counts.others += 1
+                continue
+            counts.samples += 1
+            yield collected
+
+
+def _traces(
+    messages: Iterable[Message], selection: Selection, counts: Collected
+) -> Iterable[Sequence[TracePart]]:
+    """Return the parts of each trace in ``selection``, and count the other traces."""
+    chosen: defaultdict[str, list[TracePart]] = defaultdict(list)
+    others: set[str] = set()
+    for part in chain.from_iterable(map(parts_of, messages)):
+        if selection.has_chosen(part.trace_id):
+            chosen[part.trace_id].append(part)
+        elif part.signal == "span":
+            others.add(part.trace_id)
+    counts.not_chosen = counts.traces = len(others)
+    return chosen.values()
 
 
 def read_trace(spans: Sequence[Span], selection: Selection) -> list[Outcome]:
@@ -201,41 +207,6 @@ def _collected(sample: Sample, turn: Turn, spans: Mapping[Any, Span]) -> Collect
         service=span.service,
         label=span.attributes.get(semconv.EVALUATION_LABEL),
     )
-
-
-class _Spool:
-    """Stores the parts of traces in a temporary file until all messages are read."""
-
-    def __init__(self) -> None:
-        self._database = sqlite3.connect("")  # a private file, which SQLite deletes
-        self._database.execute("CREATE TABLE parts (trace, signal, service, scope, content)")
-
-    def fill(self, messages: Iterable[Message], selection: Selection) -> int:
-        """Store the parts of the traces in ``selection``, and return the number of other traces."""
-        dropped: set[str] = set()
-        for part in chain.from_iterable(map(parts_of, messages)):
-            if selection.has_chosen(part.trace_id):
-                row = (part.trace_id, part.signal, part.service, part.scope, part.content)
-                self._database.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", row)
-            elif part.signal == "span":
-                dropped.add(part.trace_id)
-        return len(dropped)
-
-    def traces(self) -> Iterator[list[TracePart]]:
-        """Yield a list of the parts of each trace; it is empty if the trace is too large."""
-        self._database.execute("CREATE INDEX traces ON parts (trace)")
-        size = f"SUM(length(content) + {_SPAN_BYTES})"
-        first = f"SELECT trace, {size} FROM parts GROUP BY trace ORDER BY MIN(rowid)"  # noqa: S608
-        each = "SELECT signal, service, scope, content FROM parts WHERE trace = ? ORDER BY rowid"
-        for trace, size in self._database.execute(first):
-            rows = () if size > LONGEST else self._database.execute(each, (trace,))
-            yield [
-                TracePart(signal=sig, trace_id=trace, service=name, scope=scope, content=data)
-                for sig, name, scope, data in rows
-            ]
-
-    def close(self) -> None:
-        self._database.close()
 
 
 MARK: Final = "backfill"  # metadata of the last score of a turn: what has scored it completely
@@ -596,8 +567,7 @@ def run(options: argparse.Namespace) -> int:
     check_period(options)
     if options.value_limit is not None and options.value_limit < 1:
         raise ConfigError(f"--value-limit must be 1 or more, not {options.value_limit}")
-    prompts = options.contexts_from_prompt
-    config = Config.from_env(**({} if prompts is None else {"contexts_from_prompt": prompts}))
+    config = Config.from_env()
     selection = Selection(
         contexts_from_prompt=config.contexts_from_prompt,
         max_text_chars=config.max_text_chars,

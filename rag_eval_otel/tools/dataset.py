@@ -17,19 +17,17 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from rag_eval_otel.config import Config, Limit, thresholds_of
 from rag_eval_otel.environment import names_in
-from rag_eval_otel.errors import ConfigError, FailedRowError, RedactionError
+from rag_eval_otel.errors import ConfigError, RedactionError
 from rag_eval_otel.evaluation import (
     Measurement,
     MeasurementOptions,
@@ -67,13 +65,10 @@ from rag_eval_otel.tools.read import Dataset, check_needs, check_output, open_da
 from rag_eval_otel.tools.rows import TEXTS, Row, digest, flat_columns
 from rag_eval_otel.tools.stats import MetricSummary, Summary, Totals
 from rag_eval_otel.types import Evaluation, Sample, Score, Usage
-from rag_eval_otel.untrusted import visible
 
-_OURS = 0x52414745  # "RAGE": the application id in the header of the file
 _SETTINGS = (
     "PRAGMA journal_mode = WAL",  # a commit survives the process without waiting for the disk
     "PRAGMA synchronous = NORMAL",
-    f"PRAGMA application_id = {_OURS}",
     "CREATE TABLE IF NOT EXISTS scores (key TEXT PRIMARY KEY, judge TEXT, score TEXT NOT NULL)",
 )
 _PUT = "INSERT OR REPLACE INTO scores VALUES (?, ?, ?)"
@@ -88,7 +83,6 @@ class ScoreCache:
     ) -> None:
         self._path = path
         self._database = database
-        self._is_writable = True
         self._definitions = measurement.definitions()
         self._thresholds: dict[str, tuple[float | None, Direction]] = {
             metric.name: (metric.threshold, direction_of(metric))
@@ -118,8 +112,6 @@ class ScoreCache:
 
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
         """Store the ``scores`` of ``sample`` except errors, which may be gone in a later run."""
-        if not self._is_writable:
-            return
         keys = self._keys(sample)
         rows = [
             (
@@ -130,18 +122,8 @@ class ScoreCache:
             for s in scores
             if is_final(s)
         ]
-        try:
-            with _cache_errors(self._path), self._database:
-                self._database.executemany(_PUT, rows)
-        except ConfigError as error:
-            if not isinstance(error.__cause__, sqlite3.OperationalError):
-                raise
-            self._is_writable = False
-            log.warning(
-                "the cache %s cannot be written (%s): no more scores are kept for later runs",
-                self._path,
-                error.__cause__,
-            )
+        with _cache_errors(self._path), self._database:
+            self._database.executemany(_PUT, rows)
 
     def _keys(self, sample: Sample) -> dict[str, str]:
         content = digest(sample)
@@ -157,10 +139,6 @@ def open_cache(path: Path | None, *, measurement: Measurement) -> Iterator[Score
         database = sqlite3.connect(path)
     with closing(database):
         with _cache_errors(path):
-            (mark,) = database.execute("PRAGMA application_id").fetchone()
-            (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if tables and mark != _OURS:
-                raise sqlite3.DatabaseError("it is the database of another program")
             for statement in _SETTINGS:
                 database.execute(statement)
         yield ScoreCache(path, database, measurement=measurement)
@@ -184,16 +162,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
-Progress = Literal["auto", "on", "off"]
-"""When to show the progress: always, never, or, by ``auto``, if stderr is a terminal."""
-
-_WHEN: tuple[str, ...] = get_args(Progress)
-
 Advance: TypeAlias = Callable[[bool], object]
 
 _LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
-_UNREACHED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
-_UNAUTHORIZED, _FORBIDDEN = 401, 403
+_UNANSWERED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -252,33 +224,14 @@ class DatasetResult:
         return check.result(self.totals)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """Limit the judge requests and the tokens (prompt and completion together) of one run.
-
-    A retried request counts again. No request is sent after a limit is reached. Requests that were
-    already sent are finished, so the number of tokens may exceed the limit. Scores that need
-    further requests are errors with the reason ``budget``.
-    """
-
-    requests: int | None = None
-    tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("requests", "tokens"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (is_number and value >= 0):
-                raise ConfigError(f"Budget.{name} must be a whole number, 0 or more, not {value!r}")
-
-    def counted(self) -> RunBudget | None:
-        amounts = {"judge requests": self.requests, "tokens": self.tokens}
-        limits = [
-            Limit(amount=amount, unit=unit, seconds=math.inf)
-            for unit, amount in amounts.items()
-            if amount is not None
-        ]
-        return RunBudget(limits, estimates="off") if limits else None
+def _budget(requests: int | None, tokens: int | None) -> RunBudget | None:
+    amounts = {"judge requests": requests, "tokens": tokens}
+    limits = [
+        Limit(amount=amount, unit=unit, seconds=math.inf)
+        for unit, amount in amounts.items()
+        if amount is not None
+    ]
+    return RunBudget(limits, estimates="off") if limits else None
 
 
 async def aevaluate_dataset(
@@ -287,10 +240,9 @@ async def aevaluate_dataset(
     *,
     thresholds: Mapping[str, float] | str | PathLike[str] | None = None,
     concurrency: int = 16,
-    progress: Progress = "auto",
-    raise_on_failure: bool = False,
     cache: str | PathLike[str] | None = None,
-    budget: Budget | None = None,
+    max_requests: int | None = None,
+    max_tokens: int | None = None,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
     **options: Unpack[MeasurementOptions],
@@ -298,37 +250,20 @@ async def aevaluate_dataset(
     """Score every row of ``samples`` with ``metrics`` and return a `DatasetResult`.
 
     `evaluate_dataset` blocks until all rows are scored, even in a notebook. `aevaluate_dataset`
-    does the same and must be awaited.
+    does the same and must be awaited. ``docs/evaluate.md`` has more about each argument.
 
-    ``samples`` is a list of `Sample` or dict, a pandas or Hugging Face dataset, a dict of columns,
-    or the path of a ``.jsonl``, ``.csv`` or ``.parquet`` file. The column names of ragas,
-    LlamaIndex and Haystack are recognised. ``columns`` maps a field of `Sample` to a column with
-    another name. Texts in further columns become ``Sample.extra``. ``limit`` is the number of rows
-    to read, from the first.
+    - ``samples``: a list of `Sample` or dict, a pandas or Hugging Face dataset, or the path of a
+      ``.jsonl``, ``.csv`` or ``.parquet`` file. ``columns`` maps a field of `Sample` to a column
+      with another name. ``limit`` is the number of rows to read.
+    - ``metrics`` and ``options``: as for `evaluate`. ``thresholds``: the lowest score that passes,
+      by metric, or a ``.toml`` file that `rag-eval-otel calibrate` wrote.
+    - ``concurrency``: the number of rows that are scored at the same time.
+    - ``cache``: a file for scores, also of many runs. After an interrupt, the judge is asked only
+      for scores that are missing or failed.
+    - ``max_requests``, ``max_tokens``: no judge request is sent after so many, retries included.
 
-    ``metrics`` and ``options`` (``judge``, ``embedder``, ``share_requests``, ``repairs``,
-    ``timeout``, ``label_metrics``, ``explanations``, ``prompts``, ``prices``, ``max_text_chars``)
-    have the same meaning as for `evaluate`.
-
-    ``thresholds`` maps the name of a metric to the lowest score that passes; it is a dict, or the
-    path of a ``.toml`` file that `rag-eval-otel calibrate` wrote. ``label_metrics`` names the
-    metrics that decide the label of a row, by default those that the judge measures well.
-
-    At most ``concurrency`` rows are scored at the same time. If a row takes more than ``timeout``
-    seconds, its finished scores are kept, and its other scores are errors.
-
-    ``cache`` is the path of a file for scores, also of many runs. Call the function again after an
-    interrupt: the judge is asked only for scores that are missing or failed. A score is found by
-    the content of the sample, the metric, the prompts, the judge, the embedder and
-    ``share_requests``; your own metric by the name of its class and its dataclass fields.
-
-    ``budget`` limits the requests to the judge and their tokens. The run stops at the
-    first 401 of the judge or the embedder, at a 403 while nothing has succeeded, and after ten rows
-    in a row without a response of the server: the result has the rows that are done, and
-    ``result.totals.stopped`` says why.
-
-    ``progress`` shows on stderr how many rows are done; ``auto`` if it is a terminal. With
-    ``raise_on_failure``, the first row with a score that is an error raises `FailedRowError`.
+    The run stops after ten rows in a row without a response of the judge or the embedder, or with a
+    refused key: the result has the rows that are done, and ``result.totals.stopped`` says why.
 
     Raises `ConfigError`, before a model is asked, if a row or column cannot be used, or if a metric
     needs a field that no row has.
@@ -338,11 +273,9 @@ async def aevaluate_dataset(
     )
     measurement = measurement_of(chosen, **options)
     run = Run(
-        measurement=replace(measurement, budget=budget.counted() if budget else None),
+        measurement=replace(measurement, budget=_budget(max_requests, max_tokens)),
         concurrency=concurrency,
         cache=None if cache is None else Path(cache),
-        raise_on_failure=raise_on_failure,
-        progress=progress,
     )
     rows = list[Row]()
     totals = await run.score(open_dataset(samples, columns, limit=limit), rows.append)
@@ -376,15 +309,11 @@ class Run:
     measurement: Measurement
     concurrency: int = 16
     cache: Path | None = None
-    raise_on_failure: bool = False
-    progress: Progress = "auto"
     stopped: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or self.concurrency < 1:
             raise ConfigError(f"concurrency must be 1 or more, not {self.concurrency!r}")
-        if self.progress not in _WHEN:
-            raise ConfigError(f"progress must be one of {', '.join(_WHEN)}, not {self.progress!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -411,18 +340,12 @@ class Run:
         stop = _Stop(self)
         with (
             open_cache(self.cache, measurement=self.measurement) as cache,
-            progress_line(dataset.count, self.progress) as advance,
+            progress_line(dataset.count) as advance,
         ):
             score = partial(_score, measurement=self.measurement, cache=cache, stop=stop)
             results = in_order(dataset.rows(), score, at_once=self.concurrency, stopped=stop.end)
             async with aclosing(results) as rows:
                 async for row in rows:
-                    if self.raise_on_failure and row.failed:
-                        failed = row.failed[0]
-                        raise FailedRowError(
-                            f"{dataset.name}, row {row.index}: {failed.name} failed"
-                            f" ({failed.reason}): {failed.detail.get('error', 'no details')}"
-                        )
                     yield row
                     advance(bool(row.failed))
 
@@ -460,43 +383,32 @@ async def _score(
 
 
 class _Stop:
-    """Stops a run at a 401, at a 403 before any success, or if rows in a row get no response."""
+    """Stops a run after rows in a row in which the judge or the embedder does not answer us."""
 
     def __init__(self, run: Run) -> None:
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._run = run
-        self._has_succeeded = False
-        self._unreached = 0  # rows in a row
+        self._unanswered = 0  # rows in a row
 
     def count(self, evaluation: Evaluation) -> None:
-        """Stop the run if the new scores in a row's ``evaluation`` show that no more can come."""
+        """Count the new scores in a row's ``evaluation``, and stop the run if it is one of many."""
         # Without a request to a model, the exception is that of a metric of the user.
         has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
-        errors = [score for score in evaluation.scores if score.status == "error"]
-        unreached = [
+        unanswered = [
             score
-            for score in errors
-            if has_asked and score.reason in {"transport", "timeout"}
-            if "http_status" not in score.detail
+            for score in evaluation.scores
+            if score.reason == "unauthorized"
+            or (has_asked and score.reason in {"transport", "timeout"})
+            if score.detail.get("http_status") in {None, 401, 403}
         ]
-        has_embedded = not errors and evaluation.usage.embedding_requests
-        if evaluation.judge is not None or has_embedded:
-            self._has_succeeded, self._unreached = True, 0
-        elif unreached:
-            self._unreached += 1
-        refusals = {_UNAUTHORIZED} if self._has_succeeded else {_UNAUTHORIZED, _FORBIDDEN}
-        for score in errors:
-            # Without a key, no request is sent, and so there is no status.
-            lacks_key = score.reason == "unauthorized" and "http_status" not in score.detail
-            if lacks_key or score.detail.get("http_status") in refusals:
-                self._stop(score, "")
-        if self._unreached >= _UNREACHED and unreached:
-            self._stop(unreached[0], f"{_UNREACHED} rows in a row had no response: ")
-
-    def _stop(self, score: Score, reason: str) -> None:
-        if not self.end.done():
+        if evaluation.judge is not None or (has_asked and not unanswered):
+            self._unanswered = 0
+        elif unanswered:
+            self._unanswered += 1
+        if self._unanswered >= _UNANSWERED and unanswered and not self.end.done():
+            score = unanswered[0]
             cause = score.detail.get("error") or score.reason
-            self._run.stopped = f"{reason}{score.name}: {cause}"
+            self._run.stopped = f"{_UNANSWERED} rows in a row: {score.name}: {cause}"
             self.end.set_result(None)
 
 
@@ -553,9 +465,9 @@ async def _cancel(tasks: Iterable[asyncio.Task[R]]) -> None:
 
 
 @contextmanager
-def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
+def progress_line(total: int) -> Iterator[Advance]:
     """Yield a function to call after each row; stderr shows the numbers of done and failed rows."""
-    if mode == "off" or (mode == "auto" and not sys.stderr.isatty()):
+    if not sys.stderr.isatty():
         yield lambda _: None
         return
     done = failed = 0
@@ -573,7 +485,6 @@ def progress_line(total: int, mode: Progress) -> Iterator[Advance]:
 
 
 _GATE_FAILED = 3
-_SENTENCES, _LINE = 5, 200  # unsupported sentences that are printed, and their characters
 
 
 def run(options: argparse.Namespace) -> int:
@@ -591,22 +502,17 @@ def run(options: argparse.Namespace) -> int:
         dataset = open_dataset(options.file, options.columns, limit=options.limit)
         with ExitStack() as stack:
             sinks: list[Callable[[Row], object]] = [] if check is None else [check.add]
-            sentences = list[str]()
-            sinks += [partial(_note_unsupported, sentences)] if options.texts == "on" else []
             if options.output is not None:
                 texts = TEXTS if options.texts == "on" else ()
                 further = (*texts, *dataset.origin)
                 add = writing(options.output, scoring.names, further=further)
                 sinks.append(stack.enter_context(add))
             totals = asyncio.run(scoring.score(dataset, *sinks))
-    except FailedRowError as error:
-        say(f"{error}; {_kept(cache)}")
-        return 1
     except KeyboardInterrupt:
         say(f"interrupted; {_kept(cache)}")
         return INTERRUPTED
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
-    result = _report(options, totals, check, sentences)
+    result = _report(options, totals, check)
     # After the report: if the baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
@@ -616,14 +522,8 @@ def run(options: argparse.Namespace) -> int:
     return 0 if result is None or result.passed else _GATE_FAILED
 
 
-def _note_unsupported(sentences: list[str], row: Row) -> None:
-    for start, end in row.unsupported[: _SENTENCES - len(sentences)]:
-        said = shorten(row.sample.answer[start:end], _LINE, placeholder="...")
-        sentences.append(f"\n  row {row.index}: not backed by the contexts: {visible(said)}")
-
-
 def _report(
-    options: argparse.Namespace, totals: Totals, check: GateCheck | None, sentences: Sequence[str]
+    options: argparse.Namespace, totals: Totals, check: GateCheck | None
 ) -> GateResult | None:
     """Print ``totals`` and the verdicts of the gate ``check``, and return the verdicts.
 
@@ -634,7 +534,7 @@ def _report(
         result = None if check is None else check.result(totals)
     finally:
         gate = {} if result is None else {"gate": result.to_dict()}
-        text = "".join([repr(totals), *sentences, f"\n\n{result!r}" if result else ""])
+        text = repr(totals) + (f"\n\n{result!r}" if result else "")
         print_result(options, totals.to_dict() | gate, text)
     return result
 
@@ -692,11 +592,9 @@ def _gate_check(options: argparse.Namespace, scoring: Run) -> GateCheck | None:
 
 
 def _run(config: Config, options: argparse.Namespace, cache: Path | None) -> Run:
-    budget = Budget(requests=options.max_requests, tokens=options.max_tokens)
+    budget = _budget(options.max_requests, options.max_tokens)
     return Run(
-        measurement=measurement_for(config, repairs=options.repairs, budget=budget.counted()),
+        measurement=measurement_for(config, repairs=options.repairs, budget=budget),
         concurrency=config.concurrency,
-        raise_on_failure=options.raise_on_failure,
-        progress=options.progress,
         cache=cache,
     )

@@ -31,7 +31,7 @@ from rag_eval_otel.environment import Signal, first_set, otlp_endpoint, otlp_var
 from rag_eval_otel.judge.lexical import STOP, terms
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.providers import Providers, exporters
-from rag_eval_otel.tools.doctor import Answer, export_nothing, from_answers, otlp_endpoints
+from rag_eval_otel.tools.doctor import Answer, export_all, from_answers, otlp_endpoints
 from rag_eval_otel.tools.rows import CAUSES
 from rag_eval_otel.types import Passage
 
@@ -109,11 +109,8 @@ class HandbookModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def build_app(
-    model: type[HandbookModel] = HandbookModel,
-    handbook: type[InMemoryVectorStore] = InMemoryVectorStore,
-) -> Runnable[str, str]:
-    store = handbook(HandbookEmbeddings())
+def build_app() -> Runnable[str, str]:
+    store = InMemoryVectorStore(HandbookEmbeddings())
     store.add_documents(
         [Document(page_content=p.text, id=p.id, metadata={"id": p.id}) for p in passages()]
     )
@@ -124,7 +121,9 @@ def build_app(
 
     inputs = {"context": retriever | joined, "question": RunnablePassthrough()}
     answers = {turn.question: turn.answer for turn in TURNS}
-    chain: Runnable[str, str] = inputs | _PROMPT | model(answers=answers) | StrOutputParser()
+    chain: Runnable[str, str] = (
+        inputs | _PROMPT | HandbookModel(answers=answers) | StrOutputParser()
+    )
     return chain.with_config(run_name="handbook")
 
 
@@ -232,17 +231,17 @@ def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> i
 def _test_exports() -> Sequence[Answer]:
     environ = otlp_variables()
     endpoints = otlp_endpoints(environ) if otlp_endpoint(environ) is not None else []
-    return [export_nothing(each, _TEST_SECONDS) for each in endpoints if each.source]
+    return export_all([each for each in endpoints if each.source], _TEST_SECONDS)
 
 
 def _exporters(signal: Signal, answers: Sequence[Answer]) -> list[Any]:
-    accepting = {answer.endpoint.signal for answer in answers if answer.verdict == "ok"}
+    accepting = {answer.endpoint.signal for answer in answers if answer.is_ok}
     return [*exporters(signal)] if signal in accepting else []
 
 
 def _elsewhere(answers: Sequence[Answer]) -> Iterator[str]:
     for answer in answers:
-        if answer.verdict == "ok":
+        if answer.is_ok:
             yield f"Also exported to {answer.endpoint.url}: {answer.endpoint.signal}"
     for cause in from_answers(answers):
         yield f"Not exported: {cause.seen}\n  {cause.fix}"

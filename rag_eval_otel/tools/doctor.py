@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import platform
 import re
-import socket
-import ssl
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
-import grpc  # type: ignore[import-untyped]
+from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.util.re import parse_env_headers
 
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
@@ -280,7 +275,7 @@ class Diagnosis:
             "beside it   " + (", ".join(others) or "no known instrumentation"),
             *(f"{r.part:<12}{r.name}: {r.text} ({r.seconds:.1f} s)" for r in self.replies),
             *(
-                f"{to.signal:<12}{to.url} over {to.protocol}: {answer.text}"
+                f"{to.signal:<12}{to.url} by {to.exporter}: {'OK' if answer.is_ok else 'fails'}"
                 for answer in self.answers
                 for to in [answer.endpoint]
             ),
@@ -312,14 +307,10 @@ def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
 Part = Literal["judge", "embedder"]
 _QUESTION, _ANSWER = "What is the capital of France?", "Paris is the capital of France."
 
-Protocol = Literal["grpc", "http"]
-Verdict = Literal[
-    "ok", "refused", "unknown_host", "protocol", "path", "key", "timeout", "tls", "address", "error"
-]
 _SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")
-_PORTS: Final[Mapping[Protocol, int]] = {"grpc": 4317, "http": 4318}
-_OTLP: Final[Mapping[str, Protocol]] = {"otlp_proto_grpc": "grpc", "otlp_proto_http": "http"}
-_MAX_TEXT: Final = 200  # characters of an error's text in a report
+_PORTS: Final = {"otlp_proto_grpc": 4317, "otlp_proto_http": 4318}
+_EXPORT_SECONDS: Final = 3.0  # an exporter repeats a failed request for so long
+_MAX_TEXT: Final = 400  # characters of an error's text in a report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,28 +326,23 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """The OTLP endpoint of one signal, and the environment variable that sets it, if any."""
+    """The OTLP endpoint of one signal, and the environment variable that sets it, if any.
+
+    ``exporter`` is the name of the exporter's entry point.
+    """
 
     signal: Signal
-    protocol: Protocol
+    exporter: str
     url: str
     source: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain keys
-    is_secure: bool = False
-    certificate: str | None = None
-    client: tuple[str | None, str | None] = (None, None)  # files of a certificate and its key
-
-    @property
-    def server(self) -> str:
-        return urlsplit(self.url if "://" in self.url else f"//{self.url}").netloc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a test export, with the status or the error message of the server."""
+    """The result of a test export, with what the exporter of the SDK logs about it."""
 
     endpoint: Endpoint
-    verdict: Verdict
+    is_ok: bool
     text: str = ""
 
 
@@ -366,9 +352,11 @@ async def _check(
     # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
     asyncio.get_running_loop().set_default_executor(Workers())
     questions = [] if config is None else _questions(config, timeout=timeout)
-    return await asyncio.gather(
-        asyncio.gather(*questions), asyncio.gather(*(_answer(e, timeout) for e in endpoints))
+
+    exports = asyncio.get_running_loop().run_in_executor(
+        None, export_all, endpoints, min(timeout, _EXPORT_SECONDS)
     )
+    return await asyncio.gather(asyncio.gather(*questions), exports)
 
 
 def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Reply]]:
@@ -423,137 +411,77 @@ _CAUSES: Final[Sequence[tuple[type[JudgeError], str]]] = (
 
 def otlp_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
     return [
-        endpoint_of(signal, _OTLP[name], environ)
+        endpoint_of(signal, name, environ)
         for signal in _SIGNALS
         for name in exporter_names(signal, environ)
-        if name in _OTLP
+        if name in _PORTS
     ]
 
 
-def endpoint_of(signal: Signal, protocol: Protocol, environ: Mapping[str, str]) -> Endpoint:
-    path = f"/v1/{signal}" if protocol == "http" else ""
-
-    def variable(suffix: str) -> tuple[str, str]:
-        prefixes = (f"OTEL_EXPORTER_OTLP_{signal.upper()}", "OTEL_EXPORTER_OTLP")
-        names = [f"{prefix}_{suffix}" for prefix in prefixes]
-        name = next(filter(environ.get, names), names[1])
-        return name, environ.get(name, "")
-
-    source, url = variable("ENDPOINT")
-    if not url:
-        source, url = "", f"http://localhost:{_PORTS[protocol]}{path}"
-    elif source == "OTEL_EXPORTER_OTLP_ENDPOINT":
+def endpoint_of(signal: Signal, exporter: str, environ: Mapping[str, str]) -> Endpoint:
+    path = f"/v1/{signal}" if exporter == "otlp_proto_http" else ""
+    own, common = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
+    source = next(filter(environ.get, (own, common)), "")
+    url = environ.get(source) or f"http://localhost:{_PORTS[exporter]}"
+    if source != own:
         url = url.rstrip("/") + path
-    scheme = url.partition("://")[0] if "://" in url else ""
-    insecure = variable("INSECURE")[1].lower()
-    return Endpoint(
-        signal=signal,
-        protocol=protocol,
-        url=url,
-        source=source,
-        headers=parse_env_headers(variable("HEADERS")[1], liberal=True),
-        is_secure=scheme == "https" or (insecure != "true" if insecure else scheme != "http"),
-        certificate=variable("CERTIFICATE")[1] or None,
-        client=(variable("CLIENT_CERTIFICATE")[1] or None, variable("CLIENT_KEY")[1] or None),
-    )
+    return Endpoint(signal=signal, exporter=exporter, url=url, source=source)
 
 
-async def _answer(endpoint: Endpoint, timeout: float) -> Answer:
-    request = asyncio.get_running_loop().run_in_executor(None, export_nothing, endpoint, timeout)
-    try:
-        return await asyncio.wait_for(request, 2 * timeout)  # a DNS look-up has no limit
-    except asyncio.TimeoutError:
-        return Answer(endpoint=endpoint, verdict="timeout", text="no answer in time")
+class _Logged(logging.Handler):
+    """What the exporters log in this thread during a block."""
+
+    def __enter__(self) -> list[str]:
+        self._texts: list[str] = []
+        self._thread = threading.get_ident()
+        _OF_EXPORTERS.addHandler(self)
+        return self._texts
+
+    def __exit__(self, *_: object) -> None:
+        _OF_EXPORTERS.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread:
+            self._texts.append(record.getMessage())
+
+
+_OF_EXPORTERS: Final = logging.getLogger("opentelemetry.exporter.otlp")
+_ACCEPTED: Final = (
+    "code: 400",
+    "INVALID_ARGUMENT",
+)  # some servers refuse a request without content
+
+
+def export_all(endpoints: Sequence[Endpoint], timeout: float) -> list[Answer]:
+    """Test each of ``endpoints``, but after a failure no other signal to the same server."""
+    answers: list[Answer] = []
+    failed: dict[str, Answer] = {}
+    for endpoint in endpoints:  # one after another: exporters log no message twice in a row
+        server = urlsplit(endpoint.url).netloc
+        if server not in failed:
+            answers.append(export_nothing(endpoint, timeout))
+        else:
+            answers.append(replace(failed[server], endpoint=endpoint))
+        if not answers[-1].is_ok and endpoint.signal == "traces":
+            failed[server] = answers[-1]
+    return answers
 
 
 def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
-    export = _export_over_http if endpoint.protocol == "http" else _export_over_grpc
-    try:
-        verdict, text = export(endpoint, timeout)
-    except HTTPException as error:
-        verdict, text = "protocol", f"the server does not speak HTTP ({type(error).__name__})"
-    except (OSError, ValueError) as error:
-        cause = error.reason if isinstance(error, URLError) else error
-        verdict = next((verdict for kind, verdict in _ERRORS if isinstance(cause, kind)), "error")
-        text = str(cause)
-    return Answer(endpoint=endpoint, verdict=verdict, text=text.replace("\n", " ")[:_MAX_TEXT])
-
-
-_STATUSES: Final[Mapping[int, Verdict]] = {
-    400: "ok",  # some servers refuse a request without content
-    401: "key",
-    403: "key",
-    404: "path",
-    405: "path",
-    415: "protocol",
-}
-_CODES: Final[Mapping[str, Verdict]] = {
-    "INVALID_ARGUMENT": "ok",  # like HTTP 400
-    "UNAUTHENTICATED": "key",
-    "PERMISSION_DENIED": "key",
-    "UNIMPLEMENTED": "path",
-    "DEADLINE_EXCEEDED": "timeout",
-}
-_ERRORS: Final[Sequence[tuple[type[Exception], Verdict]]] = (
-    (ConnectionRefusedError, "refused"),
-    (socket.gaierror, "unknown_host"),
-    (TimeoutError, "timeout"),
-    (ssl.SSLError, "tls"),
-    (ConnectionError, "protocol"),  # closed by the server
-    (FileNotFoundError, "tls"),  # a certificate file is missing
-    (ValueError, "address"),
-)
-_DETAILS: Final[Mapping[str, Verdict]] = {
-    "connection refused": "refused",
-    "resol": "unknown_host",
-    **dict.fromkeys(("http/2", "http1", "socket closed"), "protocol"),
-    **dict.fromkeys(("handshak", "ssl", "certificate"), "tls"),
-}
-"""Verdicts by words in the details that gRPC gives on a failed connection."""
-
-
-def _export_over_http(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]:
-    if not endpoint.url.startswith(("http://", "https://")):
-        return "address", "the URL does not begin with http:// or https://"
-    headers = {"Content-Type": "application/x-protobuf", **endpoint.headers}
-    request = Request(endpoint.url, data=b"", headers=headers)  # noqa: S310  # http or https
-    tls = None
-    if endpoint.url.startswith("https:"):
-        tls = ssl.create_default_context(cafile=endpoint.certificate)
-        if endpoint.client[0]:
-            tls.load_cert_chain(endpoint.client[0], endpoint.client[1])
-    try:
-        with urlopen(request, timeout=timeout, context=tls) as reply:  # noqa: S310
-            status = int(reply.status)
-    except HTTPError as error:
-        with closing(error):
-            status = error.code
-    return _STATUSES.get(status, "ok" if status < 300 else "error"), f"HTTP {status}"  # noqa: PLR2004
-
-
-def _export_over_grpc(endpoint: Endpoint, timeout: float) -> tuple[Verdict, str]:
-    name = endpoint.signal.replace("traces", "trace")
-    method = f"/opentelemetry.proto.collector.{name}.v1.{name.title()}Service/Export"
-    try:
-        if endpoint.is_secure:
-            names = (endpoint.certificate, *reversed(endpoint.client))
-            contents = [None if name is None else Path(name).read_bytes() for name in names]
-            tls = grpc.ssl_channel_credentials(*contents)
-            opened = grpc.secure_channel(endpoint.server, tls)
-        else:
-            opened = grpc.insecure_channel(endpoint.server)
-        with opened as channel:
-            export = channel.unary_unary(method)
-            export(b"", timeout=timeout, metadata=tuple(endpoint.headers.items()))
-    except grpc.RpcError as error:
-        code, details = error.code().name, error.details() or ""
-        if answers_http(endpoint.url, timeout=timeout):
-            advice = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
-            return "protocol", f"the server speaks HTTP; {advice}"
-        known = (verdict for words, verdict in _DETAILS.items() if words in details.lower())
-        text = f"{code}: {details.rpartition('last error: ')[2]}"
-        return _CODES[code] if code in _CODES else next(known, "error"), text
-    return "ok", "OK"
+    """Send a request without content by the exporter of the SDK, as the application would."""
+    group = f"opentelemetry_{endpoint.signal}_exporter"
+    empty: Any = MetricsData(resource_metrics=[]) if endpoint.signal == "metrics" else []
+    with _Logged() as texts:
+        try:
+            exporter = next(iter(entry_points(group=group, name=endpoint.exporter))).load()
+            has_succeeded = exporter(timeout=timeout).export(empty).name == "SUCCESS"
+        except (OSError, ValueError, RuntimeError) as error:
+            has_succeeded = False
+            texts.append(str(error))
+    text = (texts or ["no answer"])[0].replace("\n", " ")
+    if has_succeeded or any(words in text for words in _ACCEPTED):
+        return Answer(endpoint=endpoint, is_ok=True)
+    return Answer(endpoint=endpoint, is_ok=False, text=text[:_MAX_TEXT])
 
 
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
@@ -576,14 +504,6 @@ _SWITCHES: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
 }
 """For the id of a cause, the variables and values that switch something off."""
 
-_LIMITS: Final[Mapping[str, int]] = {
-    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": 100_000,
-    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": 100_000,
-    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": 128,
-    "OTEL_ATTRIBUTE_COUNT_LIMIT": 128,
-}
-"""For each variable with a limit, the lowest value that is high enough."""
-
 
 def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     def set_to(names: Iterable[str]) -> str:
@@ -593,23 +513,12 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
         off = [n for n, values in switches.items() if environ.get(n, "").strip().lower() in values]
         if off:
             yield finding(cause, set_to(off))
-    values = {name: environ.get(name, "") for name in _LIMITS}
-    low = [n for n, value in values.items() if value.isdigit() and int(value) < _LIMITS[n]]
-    if low:
-        yield finding("attribute-limit", set_to(low))
-    disabled = environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
-    if {"*", "rag_eval_otel"} & {name.strip() for name in disabled.split(",")}:
-        yield finding("instrumentor-disabled", f"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS={disabled}")
     name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
     seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
     if name.endswith("always_off"):
         yield finding("sampler-off", seen)
     elif name.endswith("traceidratio") and number(ratio or "1") != 1:
         yield finding("sampler-off" if number(ratio) == 0 else "sampler-ratio", seen)
-    for signal, name in ((s, name) for s in _SIGNALS for name in exporter_names(s, environ)):
-        if not entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
-            seen = f"OTEL_{signal.upper()}_EXPORTER names {name!r}, which is not installed"
-            yield finding("exporter-missing", seen)
 
 
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
@@ -623,32 +532,14 @@ def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:
 
 
 def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
-    traces_arrive = any(a.verdict == "ok" and a.endpoint.signal == "traces" for a in answers)
+    traces_arrive = any(each.is_ok and each.endpoint.signal == "traces" for each in answers)
     seen: set[tuple[str, str]] = set()
-    for answer in answers:
-        endpoint, verdict = answer.endpoint, answer.verdict
-        cause = "otlp-refused" if verdict == "unknown_host" else f"otlp-{verdict}"
-        if cause == "otlp-refused" and not endpoint.source:
-            cause = "otlp-unset"
-        elif cause == "otlp-path" and traces_arrive:
-            cause = "otlp-signal"
-        if verdict != "ok" and (cause, endpoint.server) not in seen:
-            seen.add((cause, endpoint.server))
+    for answer in (each for each in answers if not each.is_ok):
+        endpoint = answer.endpoint
+        cause = "otlp-fails" if endpoint.source else "otlp-unset"
+        cause = "otlp-signal" if traces_arrive else cause
+        if (cause, urlsplit(endpoint.url).netloc) not in seen:
+            seen.add((cause, urlsplit(endpoint.url).netloc))
             source = f" ({endpoint.source})" if endpoint.source else ""
-            text = f"{endpoint.url}{source} over {endpoint.protocol}: {answer.text}"
-            level: Level | None = "warning" if traces_arrive else None
-            yield finding(cause, f"{endpoint.signal} to {text}", level=level)
-
-
-def answers_http(url: str, *, timeout: float) -> bool:
-    """Return True if the server at ``url``, with or without scheme, answers HTTP/1.1 requests."""
-    parts = urlsplit(url if "://" in url else f"//{url}")
-    if parts.hostname is None:
-        return False
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    try:
-        with closing(kind(parts.hostname, parts.port, timeout=timeout)) as connection:
-            connection.request("HEAD", "/v1/traces")
-            return connection.getresponse().status > 0
-    except (OSError, ValueError, HTTPException):
-        return False
+            text = f"{endpoint.url}{source} by {endpoint.exporter}: {answer.text}"
+            yield finding(cause, f"{endpoint.signal} to {text}")

@@ -44,7 +44,7 @@ class Source:
 
 
 def source_of(data: object) -> Source:
-    """Return ``data`` as a `Source`: a path, a table, a mapping of columns, or a list of rows."""
+    """Return ``data`` as a `Source`: a path, a table, or a list of rows."""
     if isinstance(data, str | os.PathLike):
         path = Path(data)
         suffix = path.suffix.lower()
@@ -60,15 +60,12 @@ def source_of(data: object) -> Source:
         read = partial(_tuples, getattr(data, "columns", ()), rows)
     elif hasattr(data, "to_batches"):
         read = partial(_batches, partial(data.to_batches, max_chunksize=_BATCH))
-    elif isinstance(data, Mapping):
-        columns = _checked_columns(data)
-        read = partial(_tuples, columns, lambda: zip(*columns.values(), strict=True))
-    elif isinstance(data, Iterable):
+    elif isinstance(data, Iterable) and not isinstance(data, Mapping):
         read = partial(_items, list(data) if isinstance(data, Iterator) else data)
     else:
         raise ConfigError(
-            "samples must be a list of Sample or dict, a DataFrame, a Hugging Face dataset, a dict"
-            f" of columns, or the path of a .jsonl, .csv or .parquet file, not {kind}"
+            "samples must be a list of Sample or dict (a row as [row]), a DataFrame, one split of a"
+            f" dataset, or the path of a .jsonl, .csv or .parquet file, not {kind}"
         )
     return Source(name=f"the {kind}", read=read)
 
@@ -81,19 +78,6 @@ def _items(items: Iterable[Any]) -> Records:
                 f"row {index}: must be a Sample or a mapping, not {type(item).__name__}"
             )
         yield None, cells
-
-
-def _checked_columns(columns: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name, column in columns.items():
-        if not (isinstance(column, list | tuple) or hasattr(column, "tolist")):
-            raise ConfigError(
-                f"a mapping must hold columns, each a list; {name!r} is {type(column).__name__}."
-                " Pass one split of a dataset, and a single row as [row]"
-            )
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ConfigError(f"the columns differ in length: {lengths}")
-    return columns
 
 
 def _tuples(names: Iterable[Any], rows: Callable[[], Iterable[Any]]) -> Records:

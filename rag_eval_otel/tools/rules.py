@@ -48,9 +48,8 @@ class Target:
     below ``tau``, or the bucket bound nearest to its metric's threshold in ``thresholds``. There is
     one false alarm in ``every`` scores while the target is met. ``traces`` is an address with
     ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers, by default
-    all but those without a part in the label of the offline judge. ``refusals`` and ``retrieval``
-    are the shares of turns that may have the cause ``needless_refusal`` and ``retrieval``.
-    ``time_scale`` divides all times.
+    all but those without a part in the label of the offline judge. ``time_scale``
+    divides all times.
     """
 
     slo: float = 0.9
@@ -60,8 +59,6 @@ class Target:
     traces: str = JAEGER
     thresholds: Mapping[str, float] = field(default_factory=dict, hash=False)
     label_metrics: tuple[str, ...] = ()
-    refusals: float = 0.05
-    retrieval: float = 0.2
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -77,8 +74,6 @@ class Target:
             f"--every must be a number of scores above 1, not {self.every}": 1
             < self.every
             < math.inf,
-            f"--refusals must be from 0 to 1, not {self.refusals}": 0 <= self.refusals <= 1,
-            f"--retrieval must be from 0 to 1, not {self.retrieval}": 0 <= self.retrieval <= 1,
             f"--interval must be a time such as 30s or 1m, not {self.interval!r}": (
                 _DURATION.fullmatch(self.interval)
             ),
@@ -139,7 +134,11 @@ suit targets of 99.9 %; at 90 %, the largest possible multiple is 10.
 """
 
 
-_CAUSES = (("needless_refusal", "RagNeedlessRefusals"), ("retrieval", "RagRetrievalFails"))
+_CAUSES = (
+    ("needless_refusal", "RagNeedlessRefusals", 0.05),
+    ("retrieval", "RagRetrievalFails", 0.2),
+)
+"""Causes that a share of the turns may have, with the alert on more of them."""
 _DEVIATIONS = 4  # standard deviations above its share that a cause may have by chance
 
 
@@ -176,8 +175,6 @@ def _values(target: Target) -> dict[str, Any]:
     bounds = [*((name, target.bound(threshold)) for name, threshold in chosen[:-1]), chosen[-1]]
 
     options = [f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())]
-    shares_of = {"refusals": target.refusals, "retrieval": target.retrieval}
-    options += [f" --{n} {s:g}" for n, s in shares_of.items() if s != getattr(Target(), n)]
     if target.label_metrics:
         options.append(f" --label-metrics {','.join(target.label_metrics)}")
     if target.time_scale != 1:
@@ -212,7 +209,7 @@ def _values(target: Target) -> dict[str, Any]:
         ],
         "causes": [
             (cause, alert, f"{share:g}", f"{_DEVIATIONS * math.sqrt(share * (1 - share)):.4g}")
-            for (cause, alert), share in zip(_CAUSES, shares_of.values(), strict=True)
+            for cause, alert, share in _CAUSES
         ],
         "options": "".join(options),
         "others": "".join(f", of {n} {'above ' * (n in _LOW)}{b:g}" for n, b in bounds[:-1]),
@@ -258,7 +255,7 @@ def _advisory(target: Target) -> str:
     return f'rag_evaluation_judge="{LexicalJudge.model}",gen_ai_evaluation_name=~"{named}"'
 
 
-_FIELDS = ("slo", "tau", "every", "refusals", "retrieval", "interval", "traces", "time_scale")
+_FIELDS = ("slo", "tau", "every", "interval", "traces", "time_scale")
 """The fields of `Target` that are options."""
 
 

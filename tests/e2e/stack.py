@@ -108,9 +108,7 @@ def loaded(name: str) -> Any:
 
 
 @contextmanager
-def prometheus(
-    folder: Path, gateway: Collector, *, alertmanager: str = "127.0.0.1:9", rules: Target = QUICK
-) -> Iterator[Prometheus]:
+def prometheus(folder: Path, gateway: Collector) -> Iterator[Prometheus]:
     binary = program("prometheus")
     folder.mkdir(exist_ok=True)
     config = loaded("prometheus/prometheus.yaml")
@@ -119,9 +117,9 @@ def prometheus(
     jobs["rag-apps"]["static_configs"] = [{"targets": [gateway.apps]}]
     jobs["rag-spans"]["static_configs"] = [{"targets": [gateway.spans]}]
     config["scrape_configs"] = [jobs["rag-apps"], jobs["rag-spans"]]
-    config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}]
+    config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": ["127.0.0.1:9"]}]}]
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    (folder / "rules.yaml").write_text(render(rules))
+    (folder / "rules.yaml").write_text(render(QUICK))
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     command = [
@@ -130,33 +128,6 @@ def prometheus(
         f"--storage.tsdb.path={folder / 'data'}",
         "--enable-feature=exemplar-storage",
         f"--web.listen-address=127.0.0.1:{port}",
-        "--rules.alert.resend-delay=1s",
     ]
     with running(command, ready=f"{url}/-/ready", log=folder / "prometheus.log"):
         yield Prometheus(url)
-
-
-@contextmanager
-def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
-    binary = program("prometheus-alertmanager")
-    folder.mkdir(exist_ok=True)
-    config = loaded("alertmanager/alertmanager.yaml")
-    config["templates"] = [str(COLLECTOR / "alertmanager" / name) for name in config["templates"]]
-    for route in (config["route"], *config["route"]["routes"]):
-        route |= {"group_wait": "0s", "group_interval": "1s"}
-    for receiver in config["receivers"]:
-        receiver.pop("slack_configs", None)
-        url = f"{webhook}/{receiver['name']}"
-        receiver["webhook_configs"] = [{"url": url, "send_resolved": True}]
-    (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config))
-    (port,) = free_ports(1)
-    command = [
-        binary,
-        f"--config.file={folder / 'alertmanager.yaml'}",
-        f"--storage.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--cluster.listen-address=",
-    ]
-    ready = f"http://127.0.0.1:{port}/-/ready"
-    with running(command, ready=ready, log=folder / "alertmanager.log"):
-        yield f"127.0.0.1:{port}"

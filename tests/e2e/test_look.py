@@ -1,135 +1,105 @@
-"""A look around: the traffic fills the dashboards, and alerts fire and resolve.
-
-Two minutes by default. `make look` runs ten: it sets the variable ``LOOK_MINUTES``.
-"""
+"""`rag-eval-otel look` with its programs: panels fill, alerts fire, and ^C ends all of it."""
 
 import json
-import os
+import re
+import signal
+import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.programs import PATIENCE, Prometheus
-from e2e.stack import (
-    COLLECTOR,
-    GATEWAY,
-    QUERIES,
-    Collector,
-    alertmanager,
-    collector,
-    prometheus,
-    shown,
-)
-from openai_server import HttpReply, LoopbackServer
-from otlp_receiver import OtlpReceiver
+from e2e.images import browse
+from e2e.programs import Prometheus, eventually, get, program
+from e2e.stack import QUERIES, built_collector, shown
 from processes import environment
-from rag_eval_otel.tools.rules import Target
 
-MINUTES = float(os.environ.get("LOOK_MINUTES", "2"))
-RATE = max(2.0, 16.0 / MINUTES)
-"""Questions a second: two, or in a shorter run so many that the rules have enough scores."""
-RULES = Target(
-    time_scale=60, label_metrics=("context_relevance", "faithfulness", "response_groundedness")
-)
-ROOT = Path(__file__).parents[2]
-
-
-class Webhook:
-    """A webhook that keeps Alertmanager's messages."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._posted: list[tuple[str, dict[str, Any]]] = []
-        self.server = LoopbackServer(self._take)
-
-    def _take(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
-        with self._changed:
-            self._posted.append((path, json.loads(body)))
-            self._changed.notify_all()
-        return HttpReply()
-
-    def alert(self, status: str, **labels: str) -> tuple[str, dict[str, Any]]:
-        with self._changed:
-            found = self._changed.wait_for(lambda: self._find(status, labels), PATIENCE)
-        assert found, f"no {status} message for {labels}: {self._posted}"
-        return found
-
-    def _find(self, status: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
-        for path, message in self._posted:
-            for alert in message["alerts"]:
-                if alert["status"] == status and labels.items() <= alert["labels"].items():
-                    return path, alert
-        return None
+MINUTES, RATE = 2, 8  # of a cycle; so many questions a second that the rules have enough scores
+FIRING = ("RagAnswersGoBad", "RagBadAnswerBurn", "RagBreakerOpen")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
-    """A collector, Prometheus, and Alertmanager with a webhook, with the rules of a look around."""
+class Running:
+    """A running command and the address of its page."""
 
-    gateway: Collector
-    prometheus: Prometheus
-    webhook: Webhook
-    since: float
+    process: subprocess.Popen[str]
+    url: str
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        protocol = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-        return subprocess.run(
-            [sys.executable, *command],
-            env=environment(OTEL_EXPORTER_OTLP_ENDPOINT=self.gateway.http, **protocol),
-            capture_output=True,
-            text=True,
-            timeout=60 * MINUTES + 600,
-            check=False,
-        )
+    def state(self) -> Mapping[str, Any]:
+        state: Mapping[str, Any] = json.loads(get(f"{self.url}state") or "{}")
+        return state
 
-    def empty(self) -> list[str]:
-        has_data, since = self.prometheus.has_data, self.since
-        return [q for q in QUERIES if not has_data(shown(q, interval="1m"), since=since)]
+    def alert(self, name: str, state: str = "firing") -> Mapping[str, Any]:
+        def found() -> Mapping[str, Any] | None:
+            alerts = self.state().get("alerts") or ()
+            named = [a for a in alerts if a["labels"]["alertname"] == name and a["state"] == state]
+            return next(iter(named), None)
+
+        alert = eventually(found, f"{name} {state}", patience=60 * MINUTES + 60)
+        assert alert is not None
+        return alert
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    with ExitStack() as stack:
-        backend = stack.enter_context(OtlpReceiver())
-        webhook = Webhook()
-        stack.enter_context(webhook.server)
-        traces = backend.grpc_endpoint.removeprefix("http://")
-        settings = {"RAG_TRACES": traces, "RAG_DECISION_WAIT": "1s"}
-        gateway = stack.enter_context(collector(tmp_path / "gw", *GATEWAY, **settings))
-        manager = stack.enter_context(alertmanager(tmp_path / "am", webhook.server.url))
-        options: dict[str, Any] = {"alertmanager": manager, "rules": RULES}
-        asked = stack.enter_context(prometheus(tmp_path / "prom", gateway, **options))
-        yield Stack(gateway=gateway, prometheus=asked, webhook=webhook, since=time.time())
+def running() -> Iterator[Running]:
+    program("prometheus")
+    program("prometheus-alertmanager")
+    built_collector()
+    command = [sys.executable, "-m", "rag_eval_otel", "look", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--minutes", str(MINUTES), "--rate", str(RATE)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    found = re.search(r"http://\S+/", next(iter(process.stdout)))
+    assert found is not None
+    try:
+        yield Running(process=process, url=found[0])
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 @pytest.mark.timeout(60 * MINUTES + 900)
-def test_panels_fill_and_alerts_fire(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
-    """At most 2 queries have no data; the page and the ticket reach the webhook, and their end."""
-    traffic = str(COLLECTOR / "look" / "traffic.py")
-    done = stack.run(traffic, "--minutes", f"{MINUTES:g}", "--rate", f"{RATE:g}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = stack.empty()
-    _print(capsys, done.stdout, f"{len(told)} of {len(QUERIES)} queries without data", *told)
-    bad = {"alertname": "RagAnswersGoBad", "gen_ai_evaluation_name": "faithfulness"}
-    for labels in (bad, {"alertname": "RagBreakerOpen"}):
-        for status in ("firing", "resolved"):
-            assert stack.webhook.alert(status, service_name="handbook", **labels)
-    path, alert = stack.webhook.alert("firing", **bad)
-    notes = alert["annotations"]
-    assert (path, alert["labels"]["severity"]) == ("/page", "page")
-    assert notes["summary"].startswith("faithfulness of handbook: more than 10% of the answers are")
-    assert "service=handbook&tags=%7B%22rag.evaluation.faithfulness" in notes["traces"]
-    assert len(told) <= 2, told
-
-
-def _print(capsys: pytest.CaptureFixture[str], *lines: str) -> None:
+def test_panels_fill_and_alerts_fire(
+    running: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pages and tickets fire and reach Alertmanager, every panel fills, and nothing is left."""
+    for name in FIRING:
+        alert = running.alert(name)
+        if name == FIRING[0]:
+            summary, traces = (alert["annotations"][note] for note in ("summary", "traces"))
+            assert "more than 10% of the answers are bad" in summary
+            assert "service=handbook&tags=%7B%22rag.evaluation." in traces
+    running.alert("RagBreakerOpen", "resolved")
+    sent = {alert["labels"]["alertname"]: alert for alert in running.state()["routed"]}
+    assert [each["name"] for each in sent["RagAnswersGoBad"]["receivers"]] == ["page"]
+    assert sent["RagBadAnswerBurn"]["status"]["state"] == "suppressed"
+    addresses, since = running.state()["addresses"], running.state()["from"]
+    asked = Prometheus(addresses["Prometheus"])
+    empty = [q for q in QUERIES if not asked.has_data(shown(q, interval="15s"), since=since)]
+    assert len(empty) <= 2, empty  # the mean score by offline judge: there is no cascade
+    document, console = browse(running.url, tmp_path, "--virtual-time-budget=8000", "--dump-dom")
+    assert console == []
+    assert document.count('data-empty="false"') == 16
+    assert all(name in document for name in FIRING)
+    running.process.send_signal(signal.SIGINT)
+    told, _ = running.process.communicate(timeout=60)
+    assert running.process.returncode == 0
+    assert not list(filter(_is_open, addresses.values()))
     with capsys.disabled():
-        print("", *lines, sep="\n    ")  # noqa: T201  # for the reader
+        print(f"\n{told}")  # noqa: T201  # for the reader
+
+
+def _is_open(address: str) -> bool:
+    host, _, port = address.removeprefix("http://").partition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        return True
+    return False

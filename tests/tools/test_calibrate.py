@@ -1,12 +1,11 @@
 """`calibrate` with labels of people and with built-in cases, and the command of that name."""
 
 import argparse
-import asyncio
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,14 @@ from hypothesis import strategies as st
 
 from openai_server import ScriptedOpenAI
 from rag_eval_otel.config import read_thresholds
-from rag_eval_otel.errors import ConfigError, UnparsableReplyError
-from rag_eval_otel.judge.tasks import Task
+from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.groundedness import sentences_of
-from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.calibrate import (
     Calibration,
-    Case,
     Figure,
     Observation,
     built_in_cases,
     calibrate,
-    check_judge,
     observations,
 )
 from rag_eval_otel.tools.cli import main
@@ -65,20 +60,17 @@ def test_every_figure_is_finite_or_has_a_reason(
 
 
 def test_labels_on_a_scale_need_a_label_threshold() -> None:
-    """Only the rank correlation needs none."""
+    """Without one, there are no figures, but the reason why."""
     scores, labels = [1, 2, 3, 4, 5, 5], [1, 2, 3, 5, 5, 4]
     whole = calibrate(scores, labels, threshold=4)
-    assert whole.spearman.value == pytest.approx(0.868, abs=1e-3)
     assert "label_threshold" in whole.kappa.reason
-    assert "label_threshold" in whole.auroc.reason
     assert whole.confusion is None
     assert calibrate(scores, labels, threshold=4, label_threshold=4).kappa.value == 1.0
 
 
 def test_without_a_threshold_there_is_no_pass_or_fail() -> None:
-    """Order and the threshold that fits are still computed."""
+    """The threshold that fits is still computed."""
     found = calibrate([0.9, 0.2, 0.4], [1, 0, None], threshold=None)
-    assert found.auroc.value == 1.0
     assert found.fitting_threshold.value == pytest.approx(0.55)
     assert found.confusion is None
     for name in ("kappa", "accuracy"):
@@ -264,8 +256,35 @@ def test_unfitting_options(
     assert told in capsys.readouterr().err
 
 
-CASES = built_in_cases()
-TASKS = ("faithfulness", "groundedness", "context relevance", "evasion")
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A built-in case, with what the file says about it."""
+
+    about: str
+    language: str
+    verdicts: tuple[int, ...]
+    sample: Sample
+    labels: Mapping[str, float]
+
+
+def read_cases() -> list[Case]:
+    path = Path(__file__).parents[2] / "rag_eval_otel" / "tools" / "judge_cases.json"
+    topics = json.loads(path.read_text("utf-8"))["topics"]
+    told = [{**topic, **case} for topic in topics for case in topic["cases"]]
+    return [
+        Case(
+            about=cells["about"],
+            language=cells["language"],
+            verdicts=tuple(cells["verdicts"]),
+            sample=sample,
+            labels=labels,
+        )
+        for cells, (sample, labels) in zip(told, built_in_cases(), strict=True)
+    ]
+
+
+CASES = read_cases()
+METRICS = ("context_relevance", "declines", "faithfulness", "response_groundedness")
 Shown = Mapping[str, Sequence[str]]
 Opinion = Callable[[Case], Case]
 """What a judge takes a case for."""
@@ -276,12 +295,8 @@ def right(case: Case) -> Case:
 
 
 def agreeing(case: Case) -> Case:
-    return replace(case, verdicts=(1,) * len(case.verdicts), relevance=2)
-
-
-def relevance_of(case: Case) -> int | None:
-    same = (c for c in CASES if c.sample.contexts == case.sample.contexts)
-    return next(c.relevance for c in same if c.relevance is not None)
+    best = dict.fromkeys(case.labels, 1.0)
+    return replace(case, verdicts=(1,) * len(case.verdicts), labels={**best, "declines": 0.0})
 
 
 def shown_in(body: Mapping[str, Any]) -> Shown:
@@ -308,24 +323,18 @@ def cases_of(shown: Shown) -> list[Case]:
 
 
 def reply_of(name: str, case: Case) -> object:
-    levels = {"all": 2, "some": 1, "none": 0, "no claim": 0}
+    declines = case.labels["declines"]
     return {
-        "reverse_question": {"question": ["Q?", "R?", "S?"], "noncommittal": 0},
-        "context_relevance": case.relevance if case.relevance is not None else relevance_of(case),
+        "reverse_question": {"question": ["Q?", "R?", "S?"], "noncommittal": int(declines)},
+        "context_relevance": round(2 * case.labels["context_relevance"]),
         "supported": list(case.verdicts),
-        "groundedness": levels[case.backed],
-        "statements": sentences(case.sample.answer) if case.backed != "no claim" else [],
-        "verdicts": [1 if verdict == 1 else 0 for verdict in case.verdicts],
+        "groundedness": round(2 * case.labels.get("response_groundedness", 0.0)),
     }[name]
 
 
 def judged(body: Mapping[str, Any], opinion: Opinion) -> dict[str, object]:
     case = opinion(cases_of(shown_in(body))[0])
-    replies = {name: reply_of(re.sub(r"_\d$", "", name), case) for name in names_asked(body)}
-    if "reverse_question" in replies:
-        evasive = 1 if case.backed == "no claim" else 0
-        replies["reverse_question"] = {"question": ["Q?", "R?", "S?"], "noncommittal": evasive}
-    return replies
+    return {name: reply_of(re.sub(r"_\d$", "", name), case) for name in names_asked(body)}
 
 
 def built_in(
@@ -353,9 +362,9 @@ def test_cases_are_balanced() -> None:
     assert {(c.language, c.about) for c in CASES} == {
         (language, about) for language in languages for about in {c.about for c in CASES}
     }
-    backed = [case.backed for case in CASES]
-    assert all(0.1 <= backed.count(one) / len(CASES) <= 0.6 for one in set(backed))
-    assert {case.relevance for case in CASES} == {0, 1, 2, None}
+    for metric in METRICS:
+        labels = [case.labels[metric] for case in CASES if metric in case.labels]
+        assert 0.1 <= sum(label >= 0.5 for label in labels) / len(labels) <= 0.9, metric
 
 
 def test_each_sentence_has_a_verdict() -> None:
@@ -365,51 +374,28 @@ def test_each_sentence_has_a_verdict() -> None:
 
 @pytest.mark.slow
 def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    """All figures are 1 in both forms, and the status is 0."""
+    """It agrees with every label, and the status is 0."""
     status, out = built_in(capsys, lambda body: judged(body, right), "--json")
     assert status == 0
-    short, full = json.loads(out)["checks"]
-    for check in (short, full):
-        assert {task: share["value"] for task, share in check["tasks"].items()} == dict.fromkeys(
-            TASKS, 1.0
-        )
-        assert (check["errors"], check["below"]) == ({}, [])
-        assert check["weak"] == []
-        assert check["tasks"]["faithfulness"]["low"] > 0.95
-    assert short["judge_requests"] == 2 * len(CASES)
-    assert full["judge_requests"] > short["judge_requests"]
-    assert full["completion_tokens"] > short["completion_tokens"]
+    found = {each["metric"]: each for each in json.loads(out)}
+    assert {name: each["accuracy"]["value"] for name, each in found.items()} == dict.fromkeys(
+        METRICS, 1.0
+    )
+    assert found["faithfulness"]["accuracy"]["low"] > 0.9
+    assert {each["without_score"] for each in found.values()} == {0}
 
 
 @pytest.mark.slow
-def test_agreeable_judge_has_named_weaknesses(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is right on good answers, and the output lists the subjects it fails on."""
+def test_agreeable_judge_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is right on good answers only, and the status is 1."""
     status, out = built_in(capsys, lambda body: judged(body, agreeing))
     assert status == 1
-    share = sum(case.backed == "all" for case in CASES) / len(CASES)
-    assert re.search(rf"faithfulness +{share:.3f} .* {share:.3f} ", out)
-    for form in ("short", "full"):
-        weak = re.search(rf"{form}: weak in (.*)", out)
-        assert weak
-        assert {"numbers", "injected instructions"} <= set(weak[1].split(", "))
-        assert "supported" not in weak[1].split(", ")
-    assert "below 0.8 in faithfulness, groundedness, context relevance" in out
+    table = out.partition("\nfaithfulness ")[2]
+    assert re.search(r"sensitivity +1.000 ", table)
+    assert re.search(r"specificity +0.000 ", table)
 
 
-def test_single_unusable_part_is_counted() -> None:
-    """The unusable part is wrong, and the others count."""
-
-    def answer(task: Task[Any]) -> object:
-        if task.prompt == "groundedness_1":
-            return UnparsableReplyError("no")
-        return {"reverse_question": {"question": "Q?", "noncommittal": 0}}.get(
-            task.prompt, {"rating": 2, "verdicts": [{"index": 1, "verdict": 1}]}
-        )
-
-    one = [case for case in CASES if case.about == "supported" and len(case.verdicts) == 1][:1]
-    check = asyncio.run(check_judge(FakeJudge(answer), form="short", cases=one))
-    assert check.errors == {"unparsable": 1}
-    shares = {task: share.value for task, share in check.tasks.items()}
-    assert shares == {"faithfulness": 1.0, "groundedness": 0.0, "context relevance": 0.0} | {
-        "evasion": 1.0
-    }
+def test_missing_score_is_wrong() -> None:
+    """It has no part in the accuracy, but in the share that `--bound` is about."""
+    found = calibrate([1.0, None, 0.0, 1.0], [1, 1, 0, 1], threshold=0.5)
+    assert (found.accuracy.value, found.right) == (1.0, 0.75)

@@ -76,18 +76,6 @@ def test_options_are_heard(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", output.name]
 
 
-def test_failed_run_keeps_the_previous_output(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A run that ends in an error leaves the output of the one before, and no part of its own."""
-    monkeypatch.setenv("OPENAI_API_KEY", "")
-    output = jsonl(tmp_path / "scores.jsonl", [{}])
-    command = ["evaluate", str(data), "--judge", "openai/x", "--output", str(output)]
-    assert main([*command, "--metrics", "context_agreement", "--raise-on-failure"]) == 1
-    assert "row 0: context_agreement failed (unauthorized)" in capsys.readouterr().err
-    assert (output.read_text(), list(tmp_path.glob("*.part"))) == ("{}\n", [])
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

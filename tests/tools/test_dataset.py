@@ -5,7 +5,6 @@ import io
 import json
 import math
 import signal
-import sqlite3
 import statistics
 import sys
 import threading
@@ -17,16 +16,13 @@ import pytest
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
 from rag_eval_otel.errors import (
     ConfigError,
-    FailedRowError,
     JudgeTransportError,
     MissingDependencyError,
 )
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.tools.dataset import (
-    Budget,
     DatasetResult,
-    Progress,
     evaluate_dataset,
     in_order,
     progress_line,
@@ -50,12 +46,6 @@ def test_every_row_is_scored_in_order() -> None:
     assert result.rows[1].sample.question == "Number 1?"
 
 
-def test_failed_row_raises_on_demand() -> None:
-    """``raise_on_failure`` stops at the first failed row and names it with the reason."""
-    with pytest.raises(FailedRowError, match=r"the list, row 1: reads failed \(internal\): Value"):
-        evaluated(numbers(1, "wrong", "wrong"), raise_on_failure=True)
-
-
 def test_needs_are_checked_before_any_request() -> None:
     """The error names the metric and the missing field."""
     asked = judge()
@@ -69,7 +59,6 @@ def test_needs_are_checked_before_any_request() -> None:
     [
         ({"concurrency": 0}, "concurrency must be 1 or more"),
         ({"concurrency": True}, "concurrency must be 1 or more"),
-        ({"progress": "loud"}, "progress must be one of auto, on, off"),
     ],
 )
 def test_wrong_option_is_refused(options: dict[str, Any], told: str) -> None:
@@ -86,7 +75,7 @@ def test_budget_of_requests_is_kept() -> None:
         JUDGED,
         Reads(),
         judge=asked,
-        budget=Budget(requests=2),
+        max_requests=2,
     )
     assert len(asked.requests) == result.usage.judge_requests == 2
     assert (result[JUDGED.name].ok, result[JUDGED.name].error) == (2, 3)
@@ -183,24 +172,15 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("mode", "stream", "is_shown"),
-    [
-        ("on", io.StringIO, True),
-        ("off", Terminal, False),
-        ("auto", Terminal, True),
-        ("auto", io.StringIO, False),
-    ],
-)
-def test_the_progress_is_shown_on_a_terminal_or_on_demand(
-    mode: Progress,
+@pytest.mark.parametrize(("stream", "is_shown"), [(Terminal, True), (io.StringIO, False)])
+def test_the_progress_is_shown_on_a_terminal(
     stream: Callable[[], io.StringIO],
     is_shown: bool,  # noqa: FBT001
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A line on stderr counts rows, and is written again for each."""
     monkeypatch.setattr(sys, "stderr", stream())
-    with progress_line(3, mode) as advance:
+    with progress_line(3) as advance:
         for has_failed in (False, True, False):
             advance(has_failed)
     told = sys.stderr.getvalue()  # type: ignore[attr-defined]
@@ -354,13 +334,3 @@ def test_damaged_cache_is_an_error(content: bytes, tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"scores\.cache cannot be used.*Remove it.*another file"):
         evaluated(numbers(1), cache=cache)
     assert cache.read_bytes() == content
-
-
-def test_database_of_another_program_is_refused(tmp_path: Any) -> None:
-    """A file with tables that are not ours is refused."""
-    path = tmp_path / "other.db"
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE theirs (a)")
-    database.close()
-    with pytest.raises(ConfigError, match="the database of another program"):
-        evaluated(numbers(1), cache=path)

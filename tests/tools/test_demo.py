@@ -66,7 +66,7 @@ def test_export_that_fails_is_not_called_an_export(monkeypatch: pytest.MonkeyPat
     text = "".join(written)
     assert "Also exported" not in text
     assert f"Not exported: traces to {gone.http_endpoint}/v1/traces" in text
-    assert "Start the collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT" in text
+    assert "port 4317 is for gRPC, 4318 for HTTP" in text
 
 
 def test_missing_scores_fail_the_demo() -> None:

@@ -1,6 +1,8 @@
 """Checks of judge, embedder and OTLP endpoints against real servers that answer or fail."""
 
+import logging
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,7 +16,6 @@ from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.doctor import (
     Answer,
     Diagnosis,
-    answers_http,
     diagnose,
     endpoint_of,
     export_nothing,
@@ -31,7 +32,6 @@ QUIET = {
     "OTEL_METRICS_EXPORTER": "none",
     "OTEL_LOGS_EXPORTER": "none",
 }
-INSECURE = {"OTEL_EXPORTER_OTLP_INSECURE": "true"}
 
 
 @pytest.fixture(autouse=True)
@@ -123,67 +123,65 @@ def test_no_key() -> None:
     assert (diagnosis.status, named(diagnosis)) == (1, {"key-missing": "problem"})
 
 
-def verdict(endpoint: str, protocol: Any, **environ: str) -> str:
-    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **INSECURE, **environ}
-    return export_nothing(endpoint_of("traces", protocol, variables), 1.0).verdict
+def exported(signal: Any, protocol: str, **environ: str) -> Answer:
+    for name in [*logging.root.manager.loggerDict]:  # they log no message twice within 20 s
+        if name.startswith("opentelemetry.exporter.otlp"):
+            logging.getLogger(name).filters.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+        return export_nothing(endpoint_of(signal, f"otlp_proto_{protocol}", os.environ), 3.0)
 
 
-def test_both_protocols_answer(receiver: OtlpReceiver) -> None:
+@pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
+def test_both_protocols_answer(signal: str, receiver: OtlpReceiver) -> None:
     """An export without content is accepted over HTTP and gRPC, and stores nothing."""
-    for signal in ("traces", "metrics", "logs"):
-        for protocol in ("http", "grpc"):
-            url = receiver.http_endpoint if protocol == "http" else receiver.grpc_endpoint
-            variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
-            answer = export_nothing(endpoint_of(signal, protocol, variables), 1.0)  # type: ignore[arg-type]
-            assert answer.verdict == "ok", answer
+    for protocol, url in (("http", receiver.http_endpoint), ("grpc", receiver.grpc_endpoint)):
+        answer = exported(signal, protocol, ENDPOINT=url)
+        assert answer.is_ok, answer
     assert receiver.spans() == []
 
 
-def test_a_server_that_speaks_http_is_told_with_the_variable(receiver: OtlpReceiver) -> None:
-    """The text of the answer names what to set; a gRPC server is not taken for an HTTP one."""
-    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint, **INSECURE}
-    answer = export_nothing(endpoint_of("traces", "grpc", variables), 5.0)
-    assert answer.text.endswith("set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf")
-    assert answers_http(receiver.http_endpoint, timeout=10)
-    assert answers_http(receiver.http_endpoint.removeprefix("http://"), timeout=10)
-    assert not answers_http(receiver.grpc_endpoint, timeout=10)
-    assert not answers_http("http://:0", timeout=10)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: OtlpReceiver) -> None:
-    """No server, no reply, an unknown host and no TLS have a verdict each."""
-    assert verdict(dead, protocol) == "refused"
-    assert verdict(mute, protocol) == "timeout"
-    assert verdict("http://nowhere.invalid:4317", protocol) == "unknown_host"
-    secure = receiver.http_endpoint.replace("http:", "https:")
-    assert verdict(secure, protocol) == "tls"
-    missing = {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such/file"}
-    assert verdict(secure, protocol, **missing) == "tls"
+    """No server, no reply, an unknown host, no TLS: each with what the exporter says."""
+    secure = {"ENDPOINT": receiver.http_endpoint.replace("http:", "https:")}
+    for environ, words in (
+        ({"ENDPOINT": dead}, "refused"),
+        ({"ENDPOINT": mute}, "timed out|timeout|DEADLINE"),
+        ({"ENDPOINT": "http://nowhere.invalid:4317"}, "nowhere.invalid"),
+        (secure, "SSL|UNAVAILABLE"),
+    ):
+        answer = exported("traces", protocol, **environ)
+        assert not answer.is_ok
+        assert re.search(words, answer.text), answer
 
 
-@pytest.mark.parametrize(
-    ("status", "found"),
-    [(400, "ok"), (401, "key"), (403, "key"), (404, "path"), (415, "protocol"), (503, "error")],
-)
-def test_http_statuses(status: int, found: str) -> None:
-    """Statuses have verdicts; 400 is ok, because some backends refuse an empty export."""
-    server = LoopbackServer(lambda *_: HttpReply(status=status))
-    server.start()
-    try:
-        assert verdict(server.url, "http") == found
-    finally:
-        server.stop()
+@pytest.mark.parametrize(("status", "text"), [(400, ""), (401, "code: 401"), (404, "code: 404")])
+def test_http_statuses(status: int, text: str) -> None:
+    """The status is in the text; 400 is ok, because some backends refuse an empty export."""
+    with LoopbackServer(lambda *_: HttpReply(status=status)) as server:
+        answer = exported("traces", "http", ENDPOINT=server.url)
+    assert answer.is_ok == (status == 400)
+    assert text in answer.text
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, ["traces grpc http://localhost:4317", "metrics grpc http://localhost:4317"]),
+        (
+            {},
+            [
+                "traces otlp_proto_grpc http://localhost:4317",
+                "metrics otlp_proto_grpc http://localhost:4317",
+            ],
+        ),
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318/"},
-            ["traces http http://here:4318/v1/traces", "metrics http http://here:4318/v1/metrics"],
+            [
+                "traces otlp_proto_http http://here:4318/v1/traces",
+                "metrics otlp_proto_http http://here:4318/v1/metrics",
+            ],
         ),
         (
             {
@@ -191,22 +189,15 @@ def test_http_statuses(status: int, found: str) -> None:
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://there/",
                 "OTEL_METRICS_EXPORTER": "none",
             },
-            ["traces http https://there/"],
+            ["traces otlp_proto_http https://there/"],
         ),
     ],
 )
 def test_endpoints_are_those_of_the_sdk(environ: dict[str, str], expected: list[str]) -> None:
     """A signal's own endpoint is used as it is; to the common one the path is added."""
     endpoints = otlp_endpoints({**environ, "OTEL_LOGS_EXPORTER": "none"})
-    found = [f"{one.signal} {one.protocol} {one.url}" for one in endpoints]
+    found = [f"{one.signal} {one.exporter} {one.url}" for one in endpoints]
     assert found == expected
-
-
-def test_headers_are_not_in_a_repr() -> None:
-    """Headers are sent, but no repr shows them: they hold keys."""
-    endpoint = endpoint_of("logs", "http", {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret,b=a%20b"})
-    assert endpoint.headers == {"api-key": "secret", "b": "a b"}
-    assert "secret" not in repr(endpoint)
 
 
 def test_an_endpoint_that_refuses_is_named_once(
@@ -216,7 +207,7 @@ def test_an_endpoint_that_refuses_is_named_once(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", dead)
     assert main(["doctor"]) == 1
     told = capsys.readouterr().out
-    assert told.count("PROBLEM") == told.count("PROBLEM otlp-refused") == 1
+    assert told.count("PROBLEM") == told.count("PROBLEM otlp-fails") == 1
     assert f"traces to {dead}" in " ".join(told.split())
     assert "port 4317 is for gRPC" in " ".join(told.split())
     assert told.endswith("problems: 1, warnings: 0\n")
@@ -227,10 +218,7 @@ def test_an_endpoint_that_refuses_is_named_once(
     [
         ("OTEL_SDK_DISABLED", "True", "sdk-disabled"),
         ("OTEL_TRACES_SAMPLER", "parentbased_always_off", "sampler-off"),
-        ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "4096", "attribute-limit"),
         ("TRACELOOP_TRACE_CONTENT", "false", "content-hidden"),
-        ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "a, rag_eval_otel", "instrumentor-disabled"),
-        ("OTEL_TRACES_EXPORTER", "pigeon", "exporter-missing"),
         ("OTEL_TRACES_EXPORTER", "none", "traces-not-exported"),
     ],
 )
@@ -253,13 +241,13 @@ def test_a_sampler_with_an_argument(argument: str, expected: list[str]) -> None:
 
 def test_a_failure_of_another_signal_is_a_warning() -> None:
     """If traces arrive, failing metrics are a warning; so is a dead default endpoint."""
-    over = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here", "OTEL_EXPORTER_OTLP_PROTOCOL": "http"}
-    traces, metrics = endpoint_of("traces", "http", over), endpoint_of("metrics", "http", over)
-    for verdict, cause in (("timeout", "otlp-timeout"), ("path", "otlp-signal")):
-        failed: Any = {"endpoint": metrics, "verdict": verdict}
-        found = from_answers([Answer(endpoint=traces, verdict="ok"), Answer(**failed)])
-        assert [(one.cause, one.level) for one in found] == [(cause, "warning")]
-    nowhere = Answer(endpoint=endpoint_of("traces", "grpc", {}), verdict="refused")
+    over = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here"}
+    traces, metrics = (endpoint_of(s, "otlp_proto_http", over) for s in ("traces", "metrics"))  # type: ignore[arg-type]
+    found = from_answers(
+        [Answer(endpoint=traces, is_ok=True), Answer(endpoint=metrics, is_ok=False)]
+    )
+    assert [(one.cause, one.level) for one in found] == [("otlp-signal", "warning")]
+    nowhere = Answer(endpoint=endpoint_of("traces", "otlp_proto_grpc", {}), is_ok=False)
     assert [(one.cause, one.level) for one in from_answers([nowhere])] == [
         ("otlp-unset", "warning")
     ]

@@ -41,14 +41,14 @@ def evaluated(base_url: str, number: int, **options: Any) -> DatasetResult:
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_wrong_keys_stop_it(status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """5,000 rows cost no more than the requests under way; the message says how to go on."""
+    """5,000 rows cost those of ten and of what is under way; the message says how to go on."""
     cache = tmp_path / "scores.cache"
     refusal = HttpReply(status=status, body={"error": {"message": f"no access with {KEY}"}})
     with ScriptedOpenAI(lambda _: refusal) as server, caplog.at_level(logging.WARNING):
         result = evaluated(server.base_url, 5000, cache=cache)
         sent = len(server.requests)
-    assert sent <= 2 * 16
-    assert 1 <= len(result.rows) <= 16
+    assert sent <= 2 * 26
+    assert 10 <= len(result.rows) <= 26
     told = result.totals.stopped or ""
     assert f"HTTP {status}" in told
     assert told in repr(result)
@@ -57,7 +57,7 @@ def test_wrong_keys_stop_it(status: int, tmp_path: Path, caplog: pytest.LogCaptu
     assert KEY not in told + caplog.text
 
 
-def test_a_403_after_a_success_does_not_stop_a_run() -> None:
+def test_a_403_for_some_rows_does_not_stop_a_run() -> None:
     """A server that refuses some texts with 403 is asked for the other rows."""
     draw, asked = random.Random(5), [0]
 
@@ -72,33 +72,6 @@ def test_a_403_after_a_success_does_not_stop_a_run() -> None:
     assert 0 < result.totals.failed < 60
 
 
-def test_a_key_that_is_withdrawn_stops_a_run_and_keeps_what_is_done(tmp_path: Path) -> None:
-    """The second run, with a good key, asks for the other rows only."""
-    draw, asked = random.Random(9), [0]
-
-    def reply(body: dict[str, Any]) -> object:
-        asked[0] += 1
-        if asked[0] > 20 and draw.random() < 0.5:
-            return HttpReply(status=401)
-        return good_parts(body)
-
-    cache = tmp_path / "scores.cache"
-    with ScriptedOpenAI(reply) as server:
-        first = evaluated(server.base_url, 100, cache=cache, concurrency=4)
-    done = [row.index for row in first.rows if not row.failed]
-    assert first.totals.stopped
-    assert 5 <= len(done) < 100
-    assert sorted(done) == done
-    with ScriptedOpenAI(good_parts) as server:
-        second = evaluated(server.base_url, 100, cache=cache)
-        again = len(server.requests)
-    with ScriptedOpenAI(good_parts) as server:
-        evaluated(server.base_url, 100)
-        full = len(server.requests)
-    assert (len(second.rows), second.totals.failed, second.totals.stopped) == (100, 0, None)
-    assert again < full
-
-
 def test_a_server_that_is_down_stops_a_run() -> None:
     """5,000 rows for a closed port end within 15 s."""
     with ScriptedOpenAI(good_parts) as server:
@@ -107,7 +80,7 @@ def test_a_server_that_is_down_stops_a_run() -> None:
     result = evaluated(address, 5000)
     assert time.monotonic() - began < 15
     assert 10 <= len(result.rows) <= 26
-    assert "10 rows in a row had no response" in (result.totals.stopped or "")
+    assert "10 rows in a row: " in (result.totals.stopped or "")
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])
@@ -130,14 +103,14 @@ def test_the_command_writes_what_is_done_and_says_how_to_go_on(
     with ScriptedOpenAI(lambda _: HttpReply(status=401)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         status = main(["evaluate", str(file), "--judge", "openai/m", "--output", str(output)])
-        assert len(server.requests) <= 2 * 16
+        assert len(server.requests) <= 2 * 26
         assert not [one for one in server.requests if one.path.endswith("embeddings")]
     told = capsys.readouterr().err
     assert status == 1
     assert "stopped after" in told
     assert "HTTP 401" in told
     assert "run the same command again" in told
-    assert 1 <= len(output.read_text(encoding="utf-8").splitlines()) <= 16
+    assert 10 <= len(output.read_text(encoding="utf-8").splitlines()) <= 26
     assert output.with_name("scores.jsonl.cache").exists()
 
 

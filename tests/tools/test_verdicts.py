@@ -51,12 +51,11 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def test_summary_and_file_have_verdicts(scores: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Counts first, the sentence last; each row of the file has outcome, cause and conversation."""
+    """Counts first; each row of the file has outcome, cause and conversation."""
     assert main(["evaluate", str(scores.with_name("data.jsonl")), *MEASURED]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "mixture" not in "".join(out)
     assert out[1].startswith("labels: 2 pass, 2 fail; outcomes: 2 declined, 2 answered; causes: 1")
-    assert out[-1] == "  row 3: not backed by the contexts: <b>Cats</b> purr loudly at night."
     written = [json.loads(line) for line in scores.read_text(encoding="utf-8").splitlines()]
     assert [each.get("outcome") for each in written] == [*["declined"] * 2, *["answered"] * 2]
     causes = ["retrieval", "needless_refusal", None, "unsupported"]
@@ -157,7 +156,7 @@ def test_gate_of_a_metric_whose_low_scores_are_good(
 
 def test_directions_hold_in_python(tmp_path: Path) -> None:
     """Gate of a result, labels from a cache, and a threshold that is chosen with labels."""
-    options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER, "progress": "off"}
+    options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
     result = evaluate_dataset(numbers(0, 0, 1), [Errors()], **options)
     assert result["errors"].direction == "low"
     assert result.check(Gate(most={"errors": 0.5})).passed
@@ -167,12 +166,10 @@ def test_directions_hold_in_python(tmp_path: Path) -> None:
     refusal, cache = METRICS["needless_refusal"], tmp_path / "cache"
     for threshold, label in ((0.5, "fail"), (1.0, "fail"), (None, None)):
         metric = refusal(threshold=threshold)
-        turn = evaluate_dataset(
-            ROWS[1:2], [metric], judge="lexical", cache=cache, progress="off"
-        ).rows[0]
+        turn = evaluate_dataset(ROWS[1:2], [metric], judge="lexical", cache=cache).rows[0]
         assert (turn["needless_refusal"].value, turn["needless_refusal"].label) == (1, label)
     found = calibrate(
         [0, 0.2, 0.8, 1], [1, 1, 0, 0], threshold=0.5, direction="low", metric="errors"
     )
-    assert (found.accuracy.value, found.auroc.value) == (1, 1)
+    assert found.accuracy.value == 1
     assert found.fitting_threshold.value == pytest.approx(0.5)

@@ -132,10 +132,10 @@ threshold that fits the labels best. FILE is .jsonl, .csv or .parquet, each row 
   what `rag-eval-otel evaluate --output` wrote, with <metric>.human or human added
 
 With --built-in, a judge is asked about 84 cases with known verdicts, in six languages, with the
-real prompts. The command prints how often it is right in each task, in the short form (set default)
-and as the sources define the metrics (set dual), and where it is weak.
+real prompts. Its scores are compared with the labels that follow from the verdicts; "declines" is
+whether it tells answers that decline from those that claim something.
 
-Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of a task, 2 misuse.
+Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of the cases, 2 misuse.
 """
     OPTIONS: ClassVar = {
         "file FILE": (".jsonl, .csv or .parquet", {"nargs": "?"}),
@@ -146,7 +146,7 @@ Exit status: 0 done, 1 with --built-in a judge is right in less than --bound of 
         **_JSON,
         "--built-in": ("compare a judge with known verdicts; without FILE", _FLAG),
         **_JUDGE,
-        "--bound SHARE": ("with --built-in: lowest share of right replies (default: 0.8)", _NUMBER),
+        "--bound SHARE": ("with --built-in: lowest share of right scores (default: 0.8)", _NUMBER),
         "--concurrency N": ("with --built-in: cases at once (default: 16)", _COUNT),
     }
     MODULE = "calibrate"
@@ -169,10 +169,6 @@ Exit status: 0 written, 1 no sample was found, 2 misuse.
         "-o --output FILE": (".jsonl", {**_PATH, "required": True}),
         **_PERIOD,
         "--failed": ("only turns with the label fail", _FLAG),
-        "--contexts-from-prompt on|off": (
-            "if a trace has no retrieval (default: off)",
-            {"type": switch},
-        ),
         **_VALUE_LIMIT,
     }
     MODULE = "collect"
@@ -263,11 +259,6 @@ met; 130 interrupted.
         "--cache FILE": ("cache of scores (default: OUTPUT.cache, deleted at the end)", _PATH),
         "--max-requests N": ("send at most N judge requests", _COUNT),
         "--max-tokens N": ("send no judge request after N tokens", _COUNT),
-        "--progress": (
-            "on stderr (default: auto, on a terminal)",
-            chosen("auto", "on", "off", default="auto"),
-        ),
-        "--raise-on-failure": ("stop at the first row with an error instead of a score", _FLAG),
         "--fail-under METRIC=MEAN": ("exit with 3 if the mean is lower; repeatable", _MANY),
         "--fail-over METRIC=MEAN": ("the same for a mean that is higher, where high is bad", _MANY),
         "--fail-under-pass-rate SHARE": ("exit with 3 if fewer rows have the label pass", _NUMBER),
@@ -278,6 +269,40 @@ met; 130 interrupted.
         **_JSON,
     }
     MODULE = "dataset"
+
+
+class Look(Command):
+    """Run the demo's traffic with dashboards and alerts, and show them on a local page."""
+
+    DESCRIPTION = """\
+Runs the app of `rag-eval-otel demo` under changing traffic until ^C: healthy answers, a deployment
+with wrong ones, an outage of the judge. A page at a local address shows the dashboards of the
+folder collector/, the alerts, and the worst turns. The rules of the alerts are 60 times as fast.
+
+It starts a collector (built with Go, once), Prometheus and Alertmanager, on free ports and with
+data in a temporary folder. Without them, the page shows the scores and turns of this process. With
+OTEL_EXPORTER_OTLP_ENDPOINT, the traffic goes there, and none of them is started.
+
+^C, SIGTERM or SIGHUP end the command and all that it has started.
+
+Exit status: 0 ended, 2 misuse.
+"""
+    OPTIONS: ClassVar = {
+        "--port PORT": (
+            "of the page (default: 8765; a free one if it is in use)",
+            {"type": int, "default": 8765},
+        ),
+        "--minutes M": (
+            "length of a cycle of the traffic (default: 3)",
+            {**_NUMBER, "default": 3},
+        ),
+        "--rate N": ("questions a second (default: 5)", {**_NUMBER, "default": 5}),
+        "--trace-url URL": (
+            "link turns to traces in your backend, with {trace_id}",
+            {"default": ""},
+        ),
+    }
+    MODULE = "look"
 
 
 class Metrics(Command):
@@ -347,11 +372,6 @@ Exit status: 0 printed, 2 misuse.
             _NUMBER,
         ),
         "--every N": ("allow one false alarm in N scores (default: 1e5)", _NUMBER),
-        "--refusals SHARE": (
-            "share of turns that may be refused although the contexts suffice (default: 0.05)",
-            _NUMBER,
-        ),
-        "--retrieval SHARE": ("share of turns whose retrieval may fail (default: 0.2)", _NUMBER),
         "--interval TIME": ("how often the rules run (default: 1m)", {}),
         "--traces URL": ("link to bad turns, with {service} and {metric} (default: a Jaeger)", {}),
         "--time-scale N": (

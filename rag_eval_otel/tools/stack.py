@@ -1,0 +1,169 @@
+"""Start a collector, Prometheus and Alertmanager on free ports, and end them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from rag_eval_otel.tools.cli.options import say
+
+_START_SECONDS: Final = 30.0
+_END_SECONDS: Final = 5.0
+_BUILD_SECONDS: Final = 2.0  # a collector that is built already is found in less
+_PLACES: Final = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/usr/local/go/bin"
+_DROP: Final = "yaml:service::pipelines::traces/out::exporters: [debug]"
+
+
+class Programs:
+    """Programs that run beside this process, each in a process group of its own."""
+
+    def __init__(self, folder: Path, stopped: threading.Event) -> None:
+        self.folder, self.stopped = folder, stopped
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def launch(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
+        # A signal only sets `stopped`, so none comes between the start and the list.
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603  # the commands are ours
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PATH": _PLACES},
+                cwd=self.folder,
+                start_new_session=True,  # ^C is for us, and we end them
+            )
+        self._running.append(process)
+        return process
+
+    def last_line(self, name: str) -> str:
+        text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        return (text.splitlines() or ["no output"])[-1]
+
+    def start(self, name: str, *command: str | Path, ready: str) -> bool:
+        """Start a program, and return True when the address ``ready`` accepts connections."""
+        process, deadline = self.launch(name, *command), time.monotonic() + _START_SECONDS
+        host, _, port = ready.partition(":")
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+                return True
+            if self.stopped.wait(0.1):
+                return False
+        say(f"{name} does not run: {self.last_line(name)}")
+        return False
+
+    def close(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in self._running:
+                with suppress(OSError):  # it has ended
+                    os.killpg(process.pid, number)
+            deadline = time.monotonic() + _END_SECONDS
+            for process in self._running:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, deadline - time.monotonic()))
+
+
+def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, str]:
+    """Start what is installed, and return the addresses by name, none without a collector.
+
+    The collector's address is set as the OTLP endpoint of this process. ``begin`` gets a text while
+    the collector is built.
+    """
+    prometheus = _installed("prometheus")
+    collector = _built(programs, begin) if prometheus else None
+    grpc, otlp, health, apps, spans, own, server, manager = _free_addresses(8)
+    if collector is None or prometheus is None:
+        say("the page shows the scores and turns of this process, without dashboards and alerts")
+        return {}
+    os.environ |= {
+        "RAG_GRPC": grpc,
+        "RAG_HTTP": otlp,
+        "RAG_HEALTH": health,
+        "RAG_METRICS_APPS": apps,
+        "RAG_METRICS_SPANS": spans,
+        "RAG_SELF_PORT": own.rpartition(":")[2],
+        "RAG_QUEUE": str(programs.folder / "queue"),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{otlp}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_BSP_SCHEDULE_DELAY": "1000",
+        **{name: f"127.0.0.1,{os.environ.get(name, '')}" for name in ("no_proxy", "NO_PROXY")},
+    }
+    configs = [_source(name) for name in ("gateway.yaml", "content.yaml", "scores.yaml")]
+    # Without a backend for traces, the gateway counts scores and drops the spans.
+    drop = () if "RAG_TRACES" in os.environ else (_DROP,)
+    options = [f"--config={config}" for config in (*configs, *drop)]
+    if not programs.start("collector", collector, *options, ready=health):
+        return {}
+    addresses = {"OTLP for your own application": f"http://{otlp}"}
+    if alertmanager := _installed("prometheus-alertmanager", "alertmanager"):
+        options = [
+            f"--config.file={_source('look/alertmanager.yaml')}",
+            f"--storage.path={programs.folder / 'alerts'}",
+            f"--web.listen-address={manager}",
+            "--cluster.listen-address=",
+        ]
+        if programs.start("Alertmanager", alertmanager, *options, ready=manager):
+            addresses["Alertmanager"] = f"http://{manager}"
+    text = _source("look/prometheus.yaml").read_text(encoding="utf-8")
+    hosts = {"alertmanager:9093": manager, "gateway:8889": apps, "gateway:8890": spans}
+    for host, address in {**hosts, "gateway:8888": own}.items():
+        text = text.replace(host, address)
+    (programs.folder / "prometheus.yaml").write_text(text, encoding="utf-8")
+    shutil.copy(_source("look/rules.yaml"), programs.folder)
+    options = [
+        f"--config.file={programs.folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={programs.folder / 'metrics'}",
+        f"--web.listen-address={server}",
+        "--enable-feature=exemplar-storage",
+        "--rules.alert.resend-delay=1s",
+    ]
+    if programs.start("Prometheus", prometheus, *options, ready=server):
+        addresses["Prometheus"] = f"http://{server}"
+    return addresses
+
+
+def _installed(*names: str) -> str | None:
+    paths = [path for name in names if (path := shutil.which(name, path=_PLACES))]
+    if not paths:
+        say(f"{names[0]} is not installed: apt install {names[0]}, or prometheus.io/download")
+    return paths[0] if paths else None
+
+
+def _source(name: str) -> Path:
+    """Return the file ``name`` of the folder collector/, which a wheel has inside the package."""
+    packaged = Path(str(files("rag_eval_otel.tools"))) / "collector"
+    folder = packaged if packaged.is_dir() else Path(__file__).parents[2] / "collector"
+    return folder / name
+
+
+def _built(programs: Programs, begin: Callable[[str], object]) -> str | None:
+    """Return the path of the collector. It is built on first use, which takes some minutes."""
+    build, start = programs.launch("build", "/bin/sh", _source("build.sh")), time.monotonic()
+    is_announced = False
+    while build.poll() is None and not programs.stopped.wait(0.1):
+        if not is_announced and time.monotonic() - start > _BUILD_SECONDS:
+            is_announced = True
+            begin(f"building the collector, once, for minutes: {programs.folder / 'build.log'}")
+    if build.returncode == 0:
+        return programs.last_line("build")
+    if not programs.stopped.is_set():
+        reason = programs.last_line("build")
+        say(f"the collector is not built ({reason}): install Go 1.25 or newer, https://go.dev/dl")
+    return None
+
+
+def _free_addresses(count: int) -> Sequence[str]:
+    with ExitStack() as stack:
+        servers = (socket.create_server(("127.0.0.1", 0)) for _ in range(count))
+        ports = [stack.enter_context(server).getsockname()[1] for server in servers]
+    return [f"127.0.0.1:{port}" for port in ports]
