@@ -167,8 +167,6 @@ def observations(
     for where, row in rows:
         columns |= dict.fromkeys(map(str, row))
         labels = row.get("labels")
-        if labels is not None and not isinstance(labels, Mapping | str | float):
-            raise ConfigError(f"{where}: labels must be an object of labels, not {labels!r:.40}")
         labels = labels if isinstance(labels, Mapping) else {}
         known = METRICS if "human" in row and "score" not in row else ()
         names = [*metric_names(row, metric=metric, default=metric or "score"), *labels]
@@ -259,12 +257,7 @@ class Calibration:
             for lowest in (self.threshold, self.label_threshold)
         )
         yield "passes", f"score {score}, label {label}"
-        reasons: set[str] = set()
-        for name in _SHOWN:
-            figure: Figure = getattr(self, name)
-            # A reason is written once.
-            yield name.replace("_", " "), "-" if figure.reason in reasons else str(figure)
-            reasons |= {figure.reason} - {""}
+        yield from ((name.replace("_", " "), str(getattr(self, name))) for name in _SHOWN)
         if (c := self.confusion) is not None:
             yield "", f"{'human pass':>12}{'human fail':>12}"
             yield "metric pass", f"{c.true_pass:>12}{c.false_pass:>12}"
@@ -396,7 +389,8 @@ _OF_JUDGE = ("judge", "concurrency")
 
 
 def run(options: argparse.Namespace) -> int:
-    _check_usage(options)
+    if options.built_in == (options.file is not None):
+        raise ConfigError("name a FILE with human labels, or --built-in to check a judge")
     if options.built_in:
         seen = _observed_of_judge(options)
     else:
@@ -426,17 +420,6 @@ def _observed_of_judge(options: argparse.Namespace) -> Mapping[str, Sequence[Obs
     settings = {name: getattr(options, name) for name in _OF_JUDGE}
     config = Config.from_env(**{name: v for name, v in settings.items() if v is not None})
     return asyncio.run(observed_of(build_plain_judge(config), concurrency=config.concurrency))
-
-
-def _check_usage(options: argparse.Namespace) -> None:
-    of_judge = [name for name in (*_OF_JUDGE, "bound") if getattr(options, name) is not None]
-    msg = ""
-    if options.built_in == (options.file is not None):
-        msg = "name a FILE with human labels, or --built-in to check a judge"
-    elif of_judge and not options.built_in:
-        msg = f"--{of_judge[0]} needs --built-in"
-    if msg:
-        raise ConfigError(msg)
 
 
 def _threshold(name: str, options: argparse.Namespace) -> float | None:

@@ -39,6 +39,7 @@ from rag_eval_otel.live.scorer import sampling_point
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.cli.options import check_period, require_another_file, say
 from rag_eval_otel.tools.otlp import (
+    LONGEST,
     Message,
     TracePart,
     as_attributes,
@@ -147,10 +148,11 @@ def collect(
 ) -> Iterator[CollectedTurn]:
     recent = RecentTurns()
     for parts in _traces(messages, selection, counts):
-        spans = spans_of(parts, value_limit=selection.value_limit)
-        if not spans:
-            continue
         counts.traces += 1
+        if sum(len(part.content) for part in parts) > LONGEST:
+            counts.skipped["evicted"] += 1
+            continue
+        spans = spans_of(parts, value_limit=selection.value_limit)
         for outcome in read_trace(spans, selection):
             sample, turn = outcome.result, outcome.turn
             if not isinstance(sample, Sample) or turn is None:
@@ -179,7 +181,7 @@ def _traces(
         elif part.signal == "span":
             others.add(part.trace_id)
     counts.not_chosen = counts.traces = len(others)
-    return chosen.values()
+    return [parts for parts in chosen.values() if any(part.signal == "span" for part in parts)]
 
 
 def read_trace(spans: Sequence[Span], selection: Selection) -> list[Outcome]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rag_eval_otel.config import Config, Limit, thresholds_of
 from rag_eval_otel.environment import names_in
@@ -161,8 +161,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
-
-Advance: TypeAlias = Callable[[bool], object]
 
 _LOOKAHEAD = 4  # results per running row that may wait for an earlier, slower row
 _UNANSWERED = 10  # rows in a row; a server that restarts fails fewer, as each has its retries
@@ -337,17 +335,18 @@ class Run:
     async def rows(self, dataset: Dataset) -> AsyncGenerator[Row, None]:
         """Yield the rows of ``dataset`` with their scores, in order, until the run is stopped."""
         check_needs(self.measurement.metrics, dataset)
-        stop = _Stop(self)
-        with (
-            open_cache(self.cache, measurement=self.measurement) as cache,
-            progress_line(dataset.count) as advance,
-        ):
-            score = partial(_score, measurement=self.measurement, cache=cache, stop=stop)
-            results = in_order(dataset.rows(), score, at_once=self.concurrency, stopped=stop.end)
+        done = failed = 0
+        with open_cache(self.cache, measurement=self.measurement) as cache:
+            score = partial(_score, measurement=self.measurement, cache=cache, stop=_Stop())
+            results = in_order(dataset.rows(), score, at_once=self.concurrency)
             async with aclosing(results) as rows:
-                async for row in rows:
-                    yield row
-                    advance(bool(row.failed))
+                try:
+                    async for row in rows:
+                        yield row
+                        done, failed = done + 1, failed + bool(row.failed)
+                        show_progress(done, dataset.count, failed)
+                except _StoppedError as error:
+                    self.stopped = str(error)
 
 
 async def _score(
@@ -382,16 +381,18 @@ async def _score(
     return replace(row, sample=whole, evaluation=evaluation)
 
 
+class _StoppedError(Exception):
+    """No further row would be scored."""
+
+
 class _Stop:
     """Stops a run after rows in a row in which the judge or the embedder does not answer us."""
 
-    def __init__(self, run: Run) -> None:
-        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._run = run
+    def __init__(self) -> None:
         self._unanswered = 0  # rows in a row
 
     def count(self, evaluation: Evaluation) -> None:
-        """Count the new scores in a row's ``evaluation``, and stop the run if it is one of many."""
+        """Count the new scores in a row's ``evaluation``; `_StoppedError` if it is one of many."""
         # Without a request to a model, the exception is that of a metric of the user.
         has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
         unanswered = [
@@ -405,83 +406,45 @@ class _Stop:
             self._unanswered = 0
         elif unanswered:
             self._unanswered += 1
-        if self._unanswered >= _UNANSWERED and unanswered and not self.end.done():
-            score = unanswered[0]
-            cause = score.detail.get("error") or score.reason
-            self._run.stopped = f"{_UNANSWERED} rows in a row: {score.name}: {cause}"
-            self.end.set_result(None)
+        if self._unanswered >= _UNANSWERED and unanswered:
+            cause = unanswered[0].detail.get("error") or unanswered[0].reason
+            raise _StoppedError(f"{_UNANSWERED} rows in a row: {unanswered[0].name}: {cause}")
 
 
 async def in_order(
-    items: Iterable[T],
-    work: Callable[[T], Awaitable[R]],
-    *,
-    at_once: int,
-    stopped: asyncio.Future[None] | None = None,
+    items: Iterable[T], work: Callable[[T], Awaitable[R]], *, at_once: int
 ) -> AsyncGenerator[R, None]:
     """Call ``work`` for each of ``items`` and yield the results in the order of ``items``.
 
     At most ``at_once`` calls run at the same time, and at most four times as many results wait for
-    a slower one. When the generator is closed, a call fails or ``stopped`` is done, the running
-    calls are cancelled. If ``stopped`` is done, the results of calls that have ended are still
-    yielded.
+    a slower one. When the generator is closed or a call fails, the running calls are cancelled.
     """
     running: deque[asyncio.Task[R]] = deque()
     semaphore = asyncio.Semaphore(at_once)
-    end = stopped or asyncio.get_running_loop().create_future()
 
     async def limited(item: T) -> R:
         async with semaphore:
-            if end.done():
-                raise asyncio.CancelledError
             return await work(item)
-
-    async def first() -> bool:
-        await asyncio.wait((running[0], end), return_when=asyncio.FIRST_COMPLETED)
-        return not end.done()
 
     try:
         for item in items:
             running.append(asyncio.create_task(limited(item)))
             await asyncio.sleep(0)  # the calls that have begun go on: the first requests leave
             if len(running) >= at_once * _LOOKAHEAD:
-                if not await first():
-                    break
-                yield running.popleft().result()
-        while running and await first():
-            yield running.popleft().result()
-        await _cancel(running)
+                yield await running.popleft()
+        while running:
+            yield await running.popleft()
+    finally:
         for task in running:
-            if not task.cancelled():
-                yield task.result()
-    finally:
-        await _cancel(running)
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[R]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@contextmanager
-def progress_line(total: int) -> Iterator[Advance]:
-    """Yield a function to call after each row; stderr shows the numbers of done and failed rows."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    done = failed = 0
-
-    def advance(has_failed: bool) -> None:  # noqa: FBT001  # the argument of a callback
-        nonlocal done, failed
-        done, failed = done + 1, failed + has_failed
-        sys.stderr.write(f"\revaluating: {done}/{total} rows, {failed} with errors")
+def show_progress(done: int, total: int, failed: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\revaluating: {done}/{total} rows, {failed} with errors{end}")
         sys.stderr.flush()
-
-    try:
-        yield advance
-    finally:
-        sys.stderr.write("\n")
 
 
 _GATE_FAILED = 3
@@ -512,31 +475,17 @@ def run(options: argparse.Namespace) -> int:
         say(f"interrupted; {_kept(cache)}")
         return INTERRUPTED
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
-    result = _report(options, totals, check)
-    # After the report: if the baseline is refused, the next run need not ask the judge again.
+    result = None if check is None else check.result(totals)
+    gate = {} if result is None else {"gate": result.to_dict()}
+    text = repr(totals) + (f"\n\n{result!r}" if result else "")
+    print_result(options, totals.to_dict() | gate, text)
+    # After the gate: if its baseline is refused, the next run need not ask the judge again.
     if cache is not None and options.cache is None and is_complete:
         cache.unlink(missing_ok=True)
     _remark(options.file, totals, cache)
     if not is_complete:
         return 1
     return 0 if result is None or result.passed else _GATE_FAILED
-
-
-def _report(
-    options: argparse.Namespace, totals: Totals, check: GateCheck | None
-) -> GateResult | None:
-    """Print ``totals`` and the verdicts of the gate ``check``, and return the verdicts.
-
-    If the gate raises an error, ``totals`` are printed first.
-    """
-    result = None
-    try:
-        result = None if check is None else check.result(totals)
-    finally:
-        gate = {} if result is None else {"gate": result.to_dict()}
-        text = repr(totals) + (f"\n\n{result!r}" if result else "")
-        print_result(options, totals.to_dict() | gate, text)
-    return result
 
 
 def _remark(file: str, totals: Totals, cache: Path | None) -> None:

@@ -515,10 +515,8 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
             yield finding(cause, set_to(off))
     name, ratio = environ.get("OTEL_TRACES_SAMPLER", ""), environ.get("OTEL_TRACES_SAMPLER_ARG", "")
     seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
-    if name.endswith("always_off"):
+    if name.endswith("always_off") or (name.endswith("traceidratio") and number(ratio or "1") == 0):
         yield finding("sampler-off", seen)
-    elif name.endswith("traceidratio") and number(ratio or "1") != 1:
-        yield finding("sampler-off" if number(ratio) == 0 else "sampler-ratio", seen)
 
 
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from functools import partial
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from mimetypes import guess_type
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import urlopen
@@ -39,13 +40,7 @@ _REPLY_SECONDS: Final = 5.0
 _SHOWN_SECONDS: Final = 600.0  # of the charts
 _KEPT: Final = 1000  # turns
 _WORST: Final = 8
-_FILES: Final = {
-    "look.html": "text/html",
-    "look.js": "text/javascript",
-    "look.css": "text/css",
-    "style.css": "text/css",
-    "dashboards.json": "application/json",
-}
+_FILES: Final = ("look.html", "look.js", "look.css", "style.css", "dashboards.json")
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -74,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
             signals = signals if look.addresses else ()
         export = {name: [*exporters(name)] for name in signals}
         export["traces"] = [look.turns, *export.get("traces", ())]
+        for name, address in look.addresses.items():
+            _print(f"{name}: {address}")
         times = {"minutes": options.minutes, "rate": options.rate}
         counts = play(export, **times, begin=look.begin, wait=look.wait)
     _print("turns: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
@@ -222,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
             reply = self._look.asked_of("Prometheus", f"/api/v1/query_range?{query}")
             self._reply("application/json", json.dumps(reply))
         elif name in _FILES:
-            self._reply(_FILES[name], _file(name))
+            self._reply(guess_type(name)[0] or "text/plain", _file(name))
         else:
             self.send_error(404)
 

@@ -31,7 +31,7 @@ SIGNALS: Final = ("resourceSpans", "resourceLogs", "resourceMetrics")
 
 _HEAD = 64  # bytes by which JSON is recognised
 _BLANK = b" \t\r\n\xef\xbb\xbf"  # white space and the byte order mark
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b"
 
 Request: TypeAlias = "ExportTraceServiceRequest | ExportLogsServiceRequest"
 Message: TypeAlias = Mapping[str, Any]  # of OTLP JSON
@@ -193,10 +193,8 @@ def read_messages(path: Path) -> Iterator[Message]:
 def _opened(path: Path) -> Iterator[BufferedReader]:
     try:
         with path.open("rb") as raw:
-            start = raw.read(len(_ZSTD))
-        if start == _ZSTD:
-            raise ConfigError(f"{path} is compressed by zstd; decompress it first: zstd -d {path}")
-        is_gzip = start.startswith(_GZIP)
+            start = raw.read(len(_GZIP))
+        is_gzip = start == _GZIP
         with cast("BufferedReader", gzip.open(path) if is_gzip else path.open("rb")) as file:
             yield file
     except (EOFError, OSError, zlib.error) as error:
@@ -226,27 +224,15 @@ def lines_of(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
 
 
 def _json_messages(path: Path, file: IO[bytes]) -> Iterator[Message]:
-    lines = enumerate(lines_of(path, file), start=1)
-    line = next(line for _, line in lines if line.strip(_BLANK)).lstrip(_BLANK)
-    message = _parsed(line)
-    if message is None:  # one message in several lines, or a single line that is incomplete
-        content = line + file.read(LONGEST)
-        check_size(content, path)
-        message = _parsed(content)
-        if message is not None:
-            yield _checked(message, f"{path}")
-        elif b"\n" in content:
-            raise ConfigError(
-                f"{path}, line 1: is not JSON; use the OTLP JSON of a collector's file exporter"
-            )
-        return
-    yield _checked(message, f"{path}, line 1")
-    for number, line in lines:
-        message = _parsed(line)
+    for number, line in enumerate(lines_of(path, file), start=1):
+        message = _parsed(line.lstrip(_BLANK))
         if message is not None:
             yield _checked(message, f"{path}, line {number}")
-        elif line.strip() and line.endswith(b"\n"):
-            raise ConfigError(f"{path}, line {number}: is not JSON")
+        elif line.strip(_BLANK) and line.endswith(b"\n"):  # else a write that was cut off
+            raise ConfigError(
+                f"{path}, line {number}: is not JSON; a line is a message of OTLP, as a collector's"
+                f" file exporter writes it: jq -c . {path}"
+            )
 
 
 def _parsed(text: bytes) -> Any:

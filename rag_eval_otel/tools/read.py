@@ -50,7 +50,7 @@ def source_of(data: object) -> Source:
         suffix = path.suffix.lower()
         if suffix not in _READERS:
             msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}"
-            raise ConfigError(f"{msg}; use {', '.join(_READERS)}{_WAYS_OUT.get(suffix, '')}")
+            raise ConfigError(f"{msg}; use {', '.join(_READERS)}")
         if not path.is_file():
             raise ConfigError(f"{path}: there is no such file")
         return Source(name=str(path), read=partial(_READERS[suffix], path))
@@ -124,8 +124,6 @@ def _read_csv(path: Path) -> Records:
     with _readable(path), path.open(encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines_of(path, lines), strict=True)
         header = next(rows, [])
-        if len(header) == 1 and (other := next((s for s in ";\t" if s in header[0]), None)):
-            raise ConfigError(f"{path}, line 1: columns must be separated by commas, not {other!r}")
         if len(set(header)) < len(header):
             raise ConfigError(f"{path}, line 1: a column is named twice: {', '.join(header)}")
         for cells in filter(None, rows):
@@ -251,12 +249,6 @@ _WRITERS: Mapping[str, _Writer] = {
     ".ndjson": _write_jsonl,
     ".csv": _write_csv,
 }
-_WAYS_OUT: Mapping[str, str] = {
-    ".json": " (JSON Lines: one object a line, no list around them)",
-    ".tsv": " (separated by commas)",
-}
-
-
 _TEXT_KEYS = ("text", "page_content", "content")
 _COLLECTED = "trace_id"  # a column that rows of `rag-eval-otel collect` have
 _ABOUT_TURNS = (*ORIGIN, "live_label")  # its columns about a turn, which are no texts of the sample

@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 from itertools import product
 from typing import Any
@@ -273,9 +272,6 @@ def _on_unit_scale(thresholds: Mapping[str, float]) -> dict[str, float]:
     """Convert each threshold from the scale of its metric to [0, 1], the scale of histograms."""
     found = {}
     for name, threshold in thresholds.items():
-        near = [] if name in METRICS else get_close_matches(name, METRICS, n=1, cutoff=0.8)
-        if near:
-            raise ConfigError(f"there is no metric {name!r}; did you mean {near[0]}?")
         made = METRICS[name]() if name in METRICS else None
         low, high = (0.0, 1.0) if made is None else scale_of(made)
         if made is not None:

@@ -148,12 +148,12 @@ def _source(name: str) -> Path:
 
 def _built(programs: Programs, begin: Callable[[str], object]) -> str | None:
     """Return the path of the collector. It is built on first use, which takes some minutes."""
-    build, start = programs.launch("build", "/bin/sh", _source("build.sh")), time.monotonic()
-    is_announced = False
+    build = programs.launch("build", "/bin/sh", _source("build.sh"))
+    programs.stopped.wait(_BUILD_SECONDS)
+    if build.poll() is None:
+        begin(f"building the collector, once, for minutes: {programs.folder / 'build.log'}")
     while build.poll() is None and not programs.stopped.wait(0.1):
-        if not is_announced and time.monotonic() - start > _BUILD_SECONDS:
-            is_announced = True
-            begin(f"building the collector, once, for minutes: {programs.folder / 'build.log'}")
+        pass
     if build.returncode == 0:
         return programs.last_line("build")
     if not programs.stopped.is_set():

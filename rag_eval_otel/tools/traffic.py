@@ -92,14 +92,13 @@ def play(
     rate: float,
     begin: Callable[[str], object],
     wait: Callable[[float], bool],
-    now: Callable[[], float] = time.monotonic,
 ) -> Mapping[str, int]:
     """Ask ``rate`` questions a second, and return the counts of turns by what became of them.
 
     All phases take ``minutes`` and are repeated until ``wait``, which gets the seconds until the
     next question, returns True. ``begin`` gets the name of each phase at its start.
     """
-    judge, start = HandbookJudge(), now()
+    judge, start = HandbookJudge(), time.monotonic()
     readers = [
         PeriodicExportingMetricReader(exporter, export_interval_millis=_INTERVAL)
         for exporter in exporters.get("metrics", ())
@@ -127,7 +126,7 @@ def play(
     )
     app, last, rated = build_app(), None, None
     for number, (phase, turn) in enumerate(planned(max(1, round(minutes * 60 * rate)))):
-        if wait(max(0.0, start + number / rate - now())):
+        if wait(max(0.0, start + number / rate - time.monotonic())):
             break
         if phase is not last:
             begin(phase.name)

