@@ -44,13 +44,14 @@ class Source:
 
 
 def source_of(data: object) -> Source:
-    """Return ``data`` as a `Source`: a path, a table, or a list of rows."""
+    """Return ``data`` as a `Source`: a path, a table, a mapping of columns, or a list of rows."""
     if isinstance(data, str | os.PathLike):
         path = Path(data)
         suffix = path.suffix.lower()
         if suffix not in _READERS:
             msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}"
-            raise ConfigError(f"{msg}; use {', '.join(_READERS)}")
+            forms = ", ".join(_READERS)
+            raise ConfigError(f"{msg}; use {forms}; .jsonl is an object a line, .csv has commas")
         if not path.is_file():
             raise ConfigError(f"{path}: there is no such file")
         return Source(name=str(path), read=partial(_READERS[suffix], path))
@@ -60,12 +61,21 @@ def source_of(data: object) -> Source:
         read = partial(_tuples, getattr(data, "columns", ()), rows)
     elif hasattr(data, "to_batches"):
         read = partial(_batches, partial(data.to_batches, max_chunksize=_BATCH))
-    elif isinstance(data, Iterable) and not isinstance(data, Mapping):
+    elif isinstance(data, Mapping):
+        columns = [*data.values()]
+        are_lists = all(
+            isinstance(each, list | tuple) or hasattr(each, "tolist") for each in columns
+        )
+        if not are_lists or len(set(map(len, columns))) > 1:
+            rule = "a mapping must hold columns, lists of one length"
+            raise ConfigError(f"{rule}; pass one split of a dataset, and a single row as [row]")
+        read = partial(_tuples, data, lambda: zip(*columns, strict=True))
+    elif isinstance(data, Iterable):
         read = partial(_items, list(data) if isinstance(data, Iterator) else data)
     else:
         raise ConfigError(
-            "samples must be a list of Sample or dict (a row as [row]), a DataFrame, one split of a"
-            f" dataset, or the path of a .jsonl, .csv or .parquet file, not {kind}"
+            "samples must be a list of Sample or dict, a DataFrame, a Hugging Face dataset, a dict"
+            f" of columns, or the path of a .jsonl, .csv or .parquet file, not {kind}"
         )
     return Source(name=f"the {kind}", read=read)
 

@@ -486,7 +486,7 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
     ),
     "a line that goes on around a page": (
         (root(), FOUND, replace(PICK, input_texts=(LINE,)), write(LINE, ASKED)),
-        "ambiguous",
+        "partial",
     ),
     "the question was redacted": (
         (replace(root(asked=None), hidden=frozenset({"input"})), FOUND, WRITTEN),

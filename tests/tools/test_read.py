@@ -67,11 +67,12 @@ class IterableRows:
         tuple(ROWS),
         iter(ROWS),
         IterableRows(),
+        {name: [row[name] for row in ROWS] for name in ROWS[0]},
         pd.DataFrame(ROWS),
         pd.DataFrame(ROWS).assign(contexts=[np.array(row["contexts"]) for row in ROWS]),
         pa.Table.from_pylist(ROWS),
     ],
-    ids=["samples", "dicts", "tuple", "iterator", "iterable", "frame", "array", "arrow"],
+    ids=["samples", "dicts", "tuple", "iterator", "iterable", "columns", "frame", "array", "arrow"],
 )
 def test_tables_and_lists_are_read(data: object) -> None:
     """All containers give the same rows, and can be read again."""
@@ -233,7 +234,8 @@ def test_unusable_cell_is_an_error(row: dict[str, Any], told: str) -> None:
         (7, "samples must be a list of Sample or dict"),
         (["a"], "row 0: must be a Sample or a mapping, not str"),
         ({"train": object()}, "one split of a dataset"),
-        ({"question": "a"}, r"a row as \[row\]"),
+        ({"question": "a"}, r"a single row as \[row\]"),
+        ({"question": ["a"], "answer": []}, "lists of one length"),
         ("rows.xlsx", r"cannot read \.xlsx; use \.jsonl"),
         ("nowhere.jsonl", "no such file"),
     ],
