@@ -20,13 +20,12 @@ from rag_eval_otel.capture.conventions import (
     is_flat,
     is_instrumentation,
     kind_of,
-    output_on,
     recorded_on,
     shows_documents,
 )
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView, Span
-from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Kind
+from rag_eval_otel.capture.step import RETRIEVALS, Kind
 from rag_eval_otel.runtime.guard import Edge, judging
 from rag_eval_otel.types import Ending
 
@@ -241,7 +240,7 @@ def may_be_anchor(
     elif kind == "llm":
         up = Subtree(own.searched, max(view.start, own.searched or 0))
         is_possible = _answers_alone(trace, view, own, spans=spans)
-    elif own.searched is None and _may_have_searched(view, kind, own):
+    elif own.searched is None and kind == "tool":
         up = Subtree(view.start, own.called)
         is_possible = is_exported_late(view)
     else:
@@ -259,16 +258,6 @@ def may_be_anchor(
         is_possible |= view.parent_id in trace.spans  # an agent whose span ended before its steps
     note_above(trace, view.parent_id, up)
     return "likely" if is_likely else "possibly" if is_possible else "no"
-
-
-def _may_have_searched(view: Span, kind: Kind, own: Subtree) -> bool:
-    if kind == "tool":
-        return True
-    if kind != "chain" or own.called is not None:
-        return False
-    output = output_on(view)
-    is_list = output[:1] == "[" and CONTEXT_TOOLS.search(view.name) is not None
-    return is_list or '"page_content"' in output
 
 
 def note_above(trace: Trace, above: int | None, up: Subtree) -> None:

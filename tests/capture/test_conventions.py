@@ -17,7 +17,6 @@ from rag_eval_otel.capture.conventions import (
     is_flat,
     kind_of,
     load,
-    output_on,
     owner_of,
     read,
     shows_documents,
@@ -638,7 +637,6 @@ def test_no_value_breaks_a_convention(name: str) -> None:
         step = read(view)
         assert step.kind == kind_of(view)
         assert isinstance(holds_documents(view) or shows_documents(view) or is_flat(view), bool)
-        assert isinstance(output_on(view), str)
         texts = [step.input, step.output, *step.prompt, *(p.text for p in step.documents or ())]
         assert {type(text) for text in texts} <= {str, type(None)}
 

@@ -23,7 +23,7 @@ from rag_eval_otel.capture.conventions import (
 from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import DOCUMENTS_IN_JSON
 from rag_eval_otel.capture.span import Span, metadata_in
-from rag_eval_otel.capture.step import Kind, Part, Step, has_longer_text, new_step
+from rag_eval_otel.capture.step import CONTEXT_TOOLS, Kind, Part, Step, has_longer_text, new_step
 from rag_eval_otel.config import MAX_TEXT_CHARS
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.log import log
@@ -64,7 +64,6 @@ UNMARKED_SCOPES: Final = frozenset[str]().union(
 LOG_EVENTS: Final = tuple(prefix for convention in CONVENTIONS for prefix in convention.log_events)
 _NAME_PREFIXES: Final = tuple(c.name_prefix for c in CONVENTIONS if c.name_prefix)
 _METADATA_PREFIXES: Final = tuple(prefix for c in CONVENTIONS for prefix in c.metadata_prefixes)
-_OUTPUTS: Final = tuple(dict.fromkeys(c.output for c in CONVENTIONS if c.output))
 _IS_INSTRUMENTATION: Final = re.compile(
     "|".join(f"(?:{c.instrumentations})" for c in CONVENTIONS if c.instrumentations)
 ).match
@@ -117,15 +116,11 @@ def is_exported_late(view: Span) -> bool:
     return "langsmith.span.kind" in view.attributes
 
 
-def output_on(view: Span) -> str:
-    values = (view.attributes.get(name) for name in _OUTPUTS)
-    return next((value for value in values if isinstance(value, str)), "")
-
-
 def shows_documents(view: Span) -> bool:
     """Return True if an attribute of ``view`` has documents, or found texts, as JSON."""
     texts = (value for value in view.attributes.values() if isinstance(value, str))
-    return any(map(DOCUMENTS_IN_JSON.search, texts))
+    lists = CONTEXT_TOOLS.search(view.name) is not None  # plain texts, by a function that searches
+    return any(DOCUMENTS_IN_JSON.search(one) or (lists and one[:1] == "[") for one in texts)
 
 
 def is_flat(view: Span) -> bool:

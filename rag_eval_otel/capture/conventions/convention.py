@@ -30,7 +30,6 @@ class Convention:
     log_events: tuple[str, ...] = ()  # how the names of log records begin that it reads
     holds_documents: Callable[[Span], bool] | None = None  # for other spans than retrievals
     flat: frozenset[Kind] = frozenset()  # kinds that may contain unrelated questions
-    output: str = ""  # the attribute with the output of a call, which may contain documents
     instrumentations: str = ""  # a pattern of scopes whose spans may get ``marks`` at their end
     metadata_prefixes: tuple[str, ...] = ()  # of attributes with the application's metadata
 

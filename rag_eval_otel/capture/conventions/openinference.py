@@ -239,7 +239,6 @@ CONVENTION: Final = Convention(
         r"embedding\.((text|vector)|embeddings\.\d+\.embedding\.(text|vector))",
     ),
     holds_documents=holds_documents,
-    output="output.value",
     instrumentations=r"openinference\.",
 )
 

@@ -47,8 +47,7 @@ def _platform(
             view, of, inputs=asked, outputs=told, documents=build.listed(told), is_remote=is_top
         )
 
-    marks, output = frozenset({mark}), outputs.partition(" ")[0]
-    return Convention(name=name, kind=kind, to_step=to_step, marks=marks, output=output, **more)
+    return Convention(name=name, kind=kind, to_step=to_step, marks=frozenset({mark}), **more)
 
 
 _SAME: Final[Mapping[str, Kind]] = {n.lower(): kind for n, kind in openinference.KINDS.items()}

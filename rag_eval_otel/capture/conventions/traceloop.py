@@ -109,7 +109,6 @@ CONVENTION: Final = Convention(
         r"traceloop\.prompt\.(template|template_variables\..+)",
         r"tool\.(arguments|input|output|result)",
     ),
-    output="traceloop.entity.output",
     instrumentations=(
         r"traceloop|opentelemetry\.instrumentation\.(agno|anthropic|bedrock|chromadb|cohere|crewai"
         r"|google|groq|haystack|langchain|llamaindex|mcp|mistralai|ollama|openai|vertexai)"
