@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.values import CUT, TEXT_OR_JSON, exact, exportable, json_in, read
+from rag_eval_otel.capture.values import CUT, TEXT_OR_JSON, exportable, json_in, read
 from rag_eval_otel.config import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Span:
         copier = Copier(most)
         logs = [
             LogView(
-                event=exact(log.event)[:most],
+                event=str.__str__(log.event)[:most],
                 body=copier.value(log.body),
                 attributes=copier.values(log.attributes),
             )
@@ -163,13 +163,13 @@ def _value_of_otlp(value: Any) -> Any:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Copier:
-    """Copies values into plain data: strings, numbers, lists and dicts of exactly these types."""
+    """Copies values into plain data: str (no string Enum), numbers, lists and dicts themselves."""
 
     most: int = MAX_TEXT_CHARS
     is_cut: bool = False
 
     def values(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        return {exact(name): self.value(value) for name, value in attributes.items()}
+        return {str.__str__(name): self.value(value) for name, value in attributes.items()}
 
     def value(self, value: Any, within: tuple[int, ...] = ()) -> Any:
         if value is None or type(value) in {bool, int, float}:
@@ -177,7 +177,7 @@ class Copier:
         if isinstance(value, bytes | bytearray | memoryview):
             value = bytes(value).decode(errors="replace")
         if isinstance(value, str):
-            return self._text(exact(value), may_be_json=not within)
+            return self._text(str.__str__(value), may_be_json=not within)
         if isinstance(value, int | float):
             return int(value) if isinstance(value, int) else float(value)
         is_container = isinstance(value, Mapping | Sequence | AbstractSet)
