@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.values import CUT, TEXT_OR_JSON, exact, exportable, json_in, read
+from rag_eval_otel.capture.values import CUT, TEXT_OR_JSON, exportable, json_in, read
 from rag_eval_otel.config import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Span:
         copier = Copier(most)
         logs = [
             LogView(
-                event=exact(log.event)[:most],
+                event=str.__str__(log.event)[:most],
                 body=copier.value(log.body),
                 attributes=copier.values(log.attributes),
             )
@@ -165,13 +165,13 @@ def _value_of_otlp(value: Any) -> Any:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Copier:
-    """Copies values into plain data: strings, numbers, lists and dicts of exactly these types."""
+    """Copies values into plain data: str (no string Enum), numbers, lists and dicts themselves."""
 
     most: int = MAX_TEXT_CHARS
     is_cut: bool = False
 
     def values(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        return {exact(name): self.value(value) for name, value in attributes.items()}
+        return {str.__str__(name): self.value(value) for name, value in attributes.items()}
 
     def value(self, value: Any, within: tuple[int, ...] = ()) -> Any:
         if type(value) not in _EXACT:  # slow, and rare
@@ -204,7 +204,7 @@ def _exact_value(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         value = bytes(value).decode(errors="replace")
     if isinstance(value, str):
-        return exact(value)
+        return str.__str__(value)
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     return value if isinstance(value, Mapping | Sequence | AbstractSet) else None

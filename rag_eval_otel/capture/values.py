@@ -42,11 +42,6 @@ def json_in(text: object, *, opening: str = "") -> Any:
         return None
 
 
-def exact(text: str) -> str:
-    """Return ``text`` as an instance of `str` itself, not of a subclass such as a string Enum."""
-    return text if type(text) is str else str.__str__(text)
-
-
 def exportable(text: str) -> str:
     """Replace lone surrogates in ``text``, which would make the export of a batch of spans fail."""
     return text.encode("utf-8", "replace").decode("utf-8")
