@@ -157,10 +157,11 @@ def test_a_haystack_pipeline_with_a_callback_in_its_inputs() -> None:
     assert call.prompt == ("Hi",)
 
 
-def test_what_is_hidden_is_not_there() -> None:
-    """A marker in place of a text says that it must not be looked for elsewhere."""
-    step = read(span({"input.value": ASKED, "output.value": REDACTED}, f"{OI}=CHAIN"))
-    assert (step.output, step.hidden) == (None, {"output"})
+def test_documents_that_a_pipeline_was_given() -> None:
+    """Another one retrieved them: a span above this one waits for its scores."""
+    for documents in ([{"id": "a", "content": PAGE}], []):
+        given = json.dumps({"query": ASKED, "documents": documents})
+        assert shows_documents(span({"haystack.component.input": given})) is bool(documents)
 
 
 def test_hidden_documents() -> None:
