@@ -142,26 +142,11 @@ def test_a_call_that_said_nothing_was_left() -> None:
     assert read(span({**asked, "gen_ai.output.messages": "[]"})).end is not None
 
 
-def test_a_haystack_pipeline_with_a_callback_in_its_inputs() -> None:
-    """Where JSON fails Haystack writes a repr, whose data is the same."""
-    inputs = {"embedder": {"text": ASKED}, "llm": {"streaming_callback": print}}
-    component = {"haystack.component.type": "OpenAIChatGenerator"}
-    said = "ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])"
-    shown = f"{{'messages': [{said}]}}"
-    pipeline = read(
-        span({"haystack.pipeline.input_data": repr(inputs)}, name="haystack.pipeline.run")
-    )
-    call = read(
-        span({**component, "haystack.component.input": shown}, name="haystack.component.run")
-    )
-    assert pipeline.input == ASKED
-    assert call.prompt == ("Hi",)
-
-
-def test_what_is_hidden_is_not_there() -> None:
-    """A marker in place of a text says that it must not be looked for elsewhere."""
-    step = read(span({"input.value": ASKED, "output.value": REDACTED}, f"{OI}=CHAIN"))
-    assert (step.output, step.hidden) == (None, {"output"})
+def test_documents_that_a_pipeline_was_given() -> None:
+    """Another one retrieved them: a span above this one waits for its scores."""
+    for documents in ([{"id": "a", "content": PAGE}], []):
+        given = json.dumps({"query": ASKED, "documents": documents})
+        assert shows_documents(span({"haystack.component.input": given})) is bool(documents)
 
 
 def test_hidden_documents() -> None:
@@ -247,14 +232,6 @@ def document(text: str, *, name: str = "a1b2") -> str:
 
 SAID = message("assistant", f"TextContent(text={ANSWER!r})")
 RESULT = message("tool", f"ToolCallResult(result={SHORT!r}, origin=ToolCall(tool_name='search'))")
-
-
-def test_a_built_answer_is_the_answer() -> None:
-    """What `AnswerBuilder` made is what the application reads, with documents beside it."""
-    built = f"GeneratedAnswer(data={ANSWER!r}, query={ASKED!r}, documents=[{document(SHORT)}])"
-    told = {"builder": {"answers": [built]}, "llm": {"replies": [message("assistant", "None")]}}
-    step = read(of_haystack("Pipeline.run", asked={"data": {"query": ASKED}}, told=told))
-    assert step.output == ANSWER
 
 
 def test_windows_are_what_was_found() -> None:

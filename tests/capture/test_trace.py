@@ -3,7 +3,6 @@
 Sessions, streams, threads and disorder; whatever happens, each span leaves once.
 """
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -78,25 +77,6 @@ def test_a_turn_that_two_instrumentations_record() -> None:
         assert app.handle.flush()
         assert app.counted() == {SCORED: 1, ("skipped", "duplicate"): 1}
         assert app.statuses() == {"scored": 1, "skipped": 1, None: 5}
-
-
-def test_documents_that_another_pipeline_retrieved() -> None:
-    """The prompt builder of Haystack has them: the scores are on the span of its pipeline."""
-    asked, prompt = {"query": "What is it?"}, {"prompt": "A ticket costs 12 euros.\nWhat is it?"}
-    found = {**asked, "documents": [{"content": "A ticket costs 12 euros.", "meta": {}}]}
-    said = {"replies": ["It is 12 euros."]}
-    with attached() as app:
-        pipeline = app.plain("haystack.pipeline.run")
-        pipeline.set_attribute("haystack.pipeline.input_data", json.dumps({"builder": asked}))
-        for name, texts in (("PromptBuilder", (found, prompt)), ("Generator", (prompt, said))):
-            span = app.plain("haystack.component.run", pipeline)
-            for key, value in zip(("type", "input", "output"), (name, *texts), strict=True):
-                text = value if isinstance(value, str) else json.dumps(value)
-                span.set_attribute(f"haystack.component.{key}", text)
-            span.end()
-        pipeline.end()
-        assert app.handle.flush()
-        assert app.status_of(pipeline) == "scored"
 
 
 def test_retrieval_and_call_side_by_side_below_a_root_that_never_ends() -> None:

@@ -21,16 +21,12 @@ def _adk_step(view: Span, of: Kind) -> Step:
         outputs = value(view, "output.value")
         response = outputs.get("response") if isinstance(outputs, Mapping) else None
         if isinstance(response, Mapping):
-            view = _with(view, {"output.value": response})
+            view = replace(view, attributes={**view.attributes, "output.value": response})
     step = openinference.to_step(view, of)
     if of == "llm" and view.name.startswith("invoke_agent") and view.end is not None:
         return replace(step, start=view.end)  # the attributes are those of the last model call
     # The output of an agent is its last event, which may be that of a tool.
     return replace(step, output=None) if of in {"agent", "chain"} else step
-
-
-def _with(view: Span, attributes: Mapping[str, Any]) -> Span:
-    return replace(view, attributes={**view.attributes, **attributes})
 
 
 _AUTOGEN_CORE = "autogen-core"  # spans of this scope have no texts, and repeat calls of other spans
@@ -110,7 +106,7 @@ def _strands_step(view: Span, of: Kind) -> Step:
             {"type": "text", **b} if isinstance(b, Mapping) and set(b) == {"text"} else b
             for b in blocks
         ]
-        view = _with(view, {"gen_ai.tool.call.result": typed})
+        view = replace(view, attributes={**view.attributes, "gen_ai.tool.call.result": typed})
     return genai.to_step(view, of)
 
 
