@@ -18,7 +18,6 @@ _LIST_KEYS = (
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
 _SCORE_KEYS = ("score", "relevance_score", "similarity")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
-_SENTENCE = 40  # a shorter text without a full stop may be a title
 _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=")  # of LlamaIndex
 
 
@@ -108,6 +107,9 @@ def distinct(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)
     return tuple(by_text.values())
+
+
+_SENTENCE: Final = 40  # a shorter text without a full stop may be a title
 
 
 def is_title(text: str) -> bool:
