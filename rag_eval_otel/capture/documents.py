@@ -18,7 +18,6 @@ _LIST_KEYS = (
 _ID_KEYS = ("id", "id_", "document_id", "doc_id", "node_id")
 _SCORE_KEYS = ("score", "relevance_score", "similarity")
 _BESIDE_TEXT = ("metadata", "meta", "embedding")
-_SENTENCE = 40  # a shorter text without a full stop may be a title
 _KEPT: Final = (  # names under which applications keep the texts that a search has found
     r"(?:\w+_)?(?:contexts?|docs?|documents?|passages?|chunks?|snippets?|excerpts?|facts?|evidence"
     r"|knowledge|search_results?)(?:_(?:str|strs|text|texts|content|list))?"
@@ -125,6 +124,9 @@ def distinct(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)
     return tuple(by_text.values())
+
+
+_SENTENCE: Final = 40  # a shorter text without a full stop may be a title
 
 
 def is_title(text: str) -> bool:

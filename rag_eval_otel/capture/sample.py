@@ -445,9 +445,6 @@ def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple
     texts = sorted((passage.text for passage in shown), key=len)
     if not any(one in other for n, one in enumerate(texts) for other in texts[n + 1 :]):
         return shown
-    listed = {p.text: p for p in reranked}  # the place of one within another is not its own
-    if listed.keys() == set(texts):
-        return tuple(listed.values())
     places = own.places_apart(texts) if len(used) == len(direct) else {}
     if len(places) < len(texts):
         raise Refused(reason="ambiguous")

@@ -246,11 +246,7 @@ def limits_of(span: Any) -> tuple[int | None, int | None]:
 
 def has_none(names: frozenset[str], span: ReadableSpan) -> bool:
     """Return True if ``span`` has no attribute of ``names``, and none was dropped."""
-    try:
-        attributes: Any = span._attributes  # noqa: SLF001
-        return names.isdisjoint(attributes._dict) and not attributes.dropped  # noqa: SLF001
-    except AttributeError:
-        return names.isdisjoint(span.attributes or ()) and not span.dropped_attributes
+    return names.isdisjoint(attributes_of(span)) and not span.dropped_attributes
 
 
 Scalar: TypeAlias = "str | bool | int | float"

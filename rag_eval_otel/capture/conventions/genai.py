@@ -93,10 +93,8 @@ def to_step(view: Span, of: Kind) -> Step:
         return build.chain(view, of, inputs=value(view, _MESSAGES), outputs=None)
     inputs = value(view, _MESSAGES, "pydantic_ai.all_messages")
     outputs = value(view, _REPLY, "final_result")
-    if (
-        sum(one["role"] == "assistant" and bool(one.get("content")) for one in messages_in(outputs))
-        > 1
-    ):
+    told = (one for one in messages_in(outputs) if one["role"] == "assistant")
+    if sum(bool(one.get("content")) for one in told) > 1:
         outputs = None  # alternatives or steps: the model's call says which is the answer
     if inputs is None and outputs is None and view.logs:
         inputs, outputs = _of_events(view)
