@@ -42,7 +42,7 @@ ONLY_IN = {
 
 PRIVATE_SDK_NAME = ("_active_span_processor", {"runtime/providers.py"})
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
-ENVIRONMENT_IN = {"config.py", "tools/doctor.py", "environment.py"}
+ENVIRONMENT_IN = {"config.py", "environment.py", "tools/doctor.py", "tools/stack.py"}
 
 BROAD_EXCEPT_IN = {
     ("evaluation.py", "_run"),

@@ -26,12 +26,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from rag_eval_otel import semconv
 from rag_eval_otel.environment import Signal, first_set
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.metrics import METRICS
-from rag_eval_otel.runtime.providers import exporters
 from rag_eval_otel.tools.cli.options import say
 from rag_eval_otel.tools.rows import CAUSES
 from rag_eval_otel.tools.stack import Programs, started
-from rag_eval_otel.tools.traffic import play
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -58,6 +55,10 @@ def run(options: argparse.Namespace) -> int:
     stopped = threading.Event()
     for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):
         signal.signal(getattr(signal, name), lambda *_: stopped.set())
+    # These take seconds, in which ^C may come.
+    from rag_eval_otel.runtime.providers import exporters  # noqa: PLC0415
+    from rag_eval_otel.tools.traffic import play  # noqa: PLC0415
+
     look = Look(stopped=stopped, traces=options.trace_url)
     with ExitStack() as stack:
         stack.enter_context(served(look, options.port))
@@ -112,7 +113,8 @@ class Turns(SpanExporter):
 def _turn_of(
     span: ReadableSpan, attributes: Mapping[str, Any], contexts: list[str]
 ) -> Mapping[str, Any]:
-    scores = {name: attributes.get(semconv.metric_attribute(name, "score")) for name in METRICS}
+    prefix, leaf = f"{semconv.METRIC_PREFIX}.", f".{semconv.LEAF_SCORE}"
+    scored = [name for name in attributes if name.startswith(prefix) and name.endswith(leaf)]
     cause = attributes.get(semconv.EVALUATION_CAUSE, "")
     return {
         "time": (span.end_time or 0) / 1e9,
@@ -123,7 +125,7 @@ def _turn_of(
         "offsets": list(attributes.get(semconv.EVALUATION_OFFSETS, ())),
         "label": attributes.get(semconv.EVALUATION_LABEL),
         "why": f"{cause}: {CAUSES[cause]}" if cause in CAUSES else cause,
-        "scores": {name: score for name, score in scores.items() if score is not None},
+        "scores": {n.removeprefix(prefix).removesuffix(leaf): attributes[n] for n in scored},
     }
 
 
