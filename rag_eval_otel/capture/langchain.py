@@ -5,6 +5,7 @@ Nothing is parsed here, and no OpenTelemetry context is attached: it would leak 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,28 +40,14 @@ _ENDS: Final = ("finish_reason", "stop_reason", "done_reason")  # by provider
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
 
 
-class _Done:
-    __slots__ = ()
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())
-
-
-_DONE: Final = _Done()
-
-
-async def _pattern(*_: Any, **__: Any) -> None:
-    """Lend its code object to `_Event`, which `inspect` then takes for a coroutine function."""
-
-
 class _Event:
     """A callback that asynchronous LangChain calls directly, without a thread.
 
     For that, `inspect` must take it for a coroutine function, although it runs when it is called.
-    LangChain would not call another method for a model's start if a handler has ``run_inline``.
+    A handler with ``run_inline`` would keep the starts of text completions from all the others.
     """
 
-    __code__: CodeType = _pattern.__code__
+    __code__: CodeType = asyncio.sleep.__code__  # that of any coroutine function
     __defaults__ = None
     __kwdefaults__ = None
     edge: Edge  # of the handler to which it is bound
@@ -80,14 +67,16 @@ class _Event:
         bound.edge = handler.edge
         return bound
 
-    def __call__(self, *args: Any, **event: Any) -> _Done:
+    def __call__(self, *args: Any, **event: Any) -> _Event:
         with self.edge:
             self.function(*args, **event)
-        return _DONE
+        return self
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())  # a call is complete when it returns
 
 
-def _event(function: F) -> F:
-    return cast("F", _Event(function))
+_event = cast("Callable[[F], F]", _Event)  # keeps the type of a method
 
 
 class LangChainCapture(BaseCallbackHandler):
@@ -243,10 +232,9 @@ class LangChainHook:
 
     def get(self) -> LangChainCapture | None:
         """Return the handler that LangChain should call for a new run, or None."""
-        if self._unless is not None:
-            if self._unless():
-                self._handler = None
-            self._unless = None
+        unless, self._unless = self._unless, None
+        if unless is not None and unless():
+            self._handler = None
         return self._handler
 
 
@@ -312,9 +300,7 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     if names is not None:
         return {name: note(getattr(value, name, None), depth + 1) for name in names}
     members = getattr(value, "__dict__", None)
-    if members and (
-        hasattr(type(value), "model_fields") or hasattr(type(value), "__attrs_attrs__")
-    ):
+    if members and hasattr(type(value), "model_fields"):
         return {name: note(part, depth + 1) for name, part in islice(members.items(), _ITEMS)}
     return None
 

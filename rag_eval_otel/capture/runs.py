@@ -41,6 +41,7 @@ PARAMETERS: Mapping[str, tuple[str, type]] = {  # LangChain's names of those of 
     "model_name": ("model", str),
 }
 MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
+_NEVER = float("inf")
 _THREADS = 64  # whose root runs after a retrieval on its own are kept
 _BESIDE, _BESIDE_SIZE = 16, 1024 * 1024  # the most of them in a thread, and their characters
 
@@ -92,7 +93,7 @@ class RunTree:
     started_at: float
     runs: list[Run] = field(default_factory=list)
     open: int = 0
-    ended_at: float | None = None
+    ended_at: float = _NEVER
     lost: int = 0
     size: int = 0
     searched: int | None = None
@@ -239,12 +240,9 @@ class RunRecorder:
         # Reentrant, because garbage collection under the lock may close a stream and end its runs.
         self._lock = threading.RLock()
         self.runs: dict[int, Run] = {}
-        self._trees: OrderedDict[int, RunTree] = OrderedDict()
+        self.trees: OrderedDict[int, RunTree] = OrderedDict()
         self._beside: OrderedDict[int, deque[RunTree]] = OrderedDict()  # by thread
         self._size = 0
-
-    def __len__(self) -> int:
-        return len(self._trees)
 
     def start(
         self, kind: Kind, run_id: int, parent: int | None, name: str, metadata: Mapping[str, Any]
@@ -257,7 +255,7 @@ class RunRecorder:
             above = self.runs.get(parent) if parent is not None else None
             if above is None:
                 stale = self._stale()
-                tree = self._trees[run_id] = RunTree(otel_context.get_current(), self.clock())
+                tree = self.trees[run_id] = RunTree(otel_context.get_current(), self.clock())
                 for search in self._take_searches(tree.thread):
                     self._keep_beside(search)
                 if tree.thread in self._beside:
@@ -299,9 +297,9 @@ class RunRecorder:
 
     def _stale(self) -> list[RunTree]:
         stale: list[RunTree] = []
-        while self._trees:
-            oldest = next(iter(self._trees.values()))
-            too_many = len(self._trees) >= self.max_trees or self._size > self.max_size
+        while self.trees:
+            oldest = next(iter(self.trees.values()))
+            too_many = len(self.trees) >= self.max_trees or self._size > self.max_size
             if not too_many and self.clock() - oldest.started_at <= self.max_age:
                 break
             self._forget(oldest)
@@ -326,7 +324,7 @@ class RunRecorder:
                 self._take_searches(tree.thread)  # they are a part of it
                 if tree.has_only_searched or tree.beside:
                     self._keep_beside(tree)  # now its size is known
-            elif tree.ended_at is None:
+            elif tree.ended_at == _NEVER:
                 return
             # After a retrieval, the next root run shows whether this one has only made a draft.
             is_waiting = tree.open or tree.may_follow_search
@@ -342,15 +340,14 @@ class RunRecorder:
         """Pass on the trees whose root ended ``grace`` seconds ago, even with open runs below."""
         until = self.clock() - grace
         with self._lock:
-            ended = [t for t in self._trees.values() if t.ended_at is not None]
-            ready = [t for t in ended if (t.ended_at or 0.0) <= until]
+            ready = [tree for tree in self.trees.values() if tree.ended_at <= until]
             for tree in ready:
                 self._forget(tree)
         for tree in ready:
             self.finished(tree)
 
     def _forget(self, tree: RunTree) -> None:
-        del self._trees[tree.root.id]
+        del self.trees[tree.root.id]
         for run in tree.runs:
             del self.runs[run.id]
             del run.tree  # without this cycle, no garbage collection is needed

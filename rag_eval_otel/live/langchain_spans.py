@@ -84,13 +84,7 @@ class SpanWriter:
         return started
 
     def _start(
-        self,
-        run: Run,
-        step: Step | None,
-        parent: Span | None,
-        *,
-        tree: RunTree,
-        agent: str | None,
+        self, run: Run, step: Step | None, parent: Span | None, *, tree: RunTree, agent: str | None
     ) -> Span:
         context, operation = tree.context, operation_of(run, tree)
         requested = _request(run) if run.kind == "llm" else {}

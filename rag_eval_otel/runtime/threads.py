@@ -201,7 +201,6 @@ class BackgroundEvaluator:
         self._pending: dict[Job, int] = {}  # with the number of flushes that had begun before
         self._flushes = 0
         self._bytes = 0
-        self._is_beginning = False
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._free = self.concurrency
@@ -216,8 +215,8 @@ class BackgroundEvaluator:
         with self._lock:
             # A job that another job submits is always accepted: both share the texts in memory.
             follows = self._thread is not None and self.is_current()
-            count = len(self._pending) - self._is_beginning  # what a job submits takes its place
-            has_room = count < self.capacity and self._bytes + job.size <= self.max_bytes
+            is_full = len(self._pending) >= self.capacity
+            has_room = not is_full and self._bytes + job.size <= self.max_bytes
             may_start = has_room and not self.is_closed
             if not (follows or (may_start and (self._thread or self._start()))):
                 return False
@@ -314,13 +313,9 @@ class BackgroundEvaluator:
     async def _work(self, job: Job) -> GivenUp | None:
         if job not in self._pending:  # a shutdown has given it up
             return None
-        self._is_beginning = True
-        try:
-            if not job.begin():
-                self._finish(job)
-                return None
-        finally:
-            self._is_beginning = False
+        if not job.begin():
+            self._finish(job)
+            return None
         if self._free:
             self._free -= 1
         else:

@@ -63,7 +63,7 @@ def test_ends_and_errors_of_unknown_runs(method: str) -> None:
     handler = (captured := capture()).handler
     getattr(handler, f"on_{method}_end")("x", run_id=uuid4())
     getattr(handler, f"on_{method}_error")(ValueError(), run_id=uuid4())
-    assert len(captured.recorder) == 0
+    assert len(captured.recorder.trees) == 0
     assert not captured.spans
 
 
@@ -182,7 +182,7 @@ def test_a_suppressed_context_is_silent(
         rag().invoke(company.FOUNDED, {"callbacks": [captured.handler]})
     assert not captured.spans
     assert not captured.turns
-    assert len(captured.recorder) == 0
+    assert len(captured.recorder.trees) == 0
 
 
 def test_a_disabled_handler_is_silent() -> None:
@@ -423,7 +423,7 @@ def test_values_that_resist_cost_their_event() -> None:
     sent.ask()
     sent.answer()
     captured = sent.end()
-    assert len(captured.recorder) == 0
+    assert len(captured.recorder.trees) == 0
     assert set(captured.errors) == {"callback"}
 
 

@@ -93,7 +93,7 @@ def test_a_tree_with_too_many_runs_is_no_turn() -> None:
     assert len(captured.spans) == 3
     (span,) = [span for span in captured.spans if span.parent is None]
     assert (span.attributes or {})["rag.evaluation.reason"] == "evicted"
-    assert len(captured.recorder) == 0
+    assert len(captured.recorder.trees) == 0
 
 
 def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
@@ -115,10 +115,10 @@ def test_a_tree_waits_for_what_is_still_open() -> None:
     captured.told[root.id] = ANSWER[:5]
     finish(captured, root)
     captured.recorder.flush(GRACE)
-    assert len(captured.recorder) == 1
+    assert len(captured.recorder.trees) == 1
     assert not captured.spans
     finish(captured, write)
-    assert len(captured.recorder) == 0
+    assert len(captured.recorder.trees) == 0
     captured.recorder.flush()
     assert len(captured.spans) == 3
     assert captured.reasons == ["abandoned"]
@@ -158,7 +158,7 @@ def test_a_root_that_failed_waits_for_nothing() -> None:
     captured = capture(grace=GRACE)
     write, _, root = begin_turn(captured)
     fail(captured, root, asyncio.CancelledError())
-    assert len(captured.recorder) == 0
+    assert len(captured.recorder.trees) == 0
     assert captured.reasons == ["error"]
     finish(captured, write)
     assert len(captured.spans) == 3
@@ -171,10 +171,10 @@ def test_what_is_too_old_is_given_up() -> None:
     old = begin_turn(captured)
     clock.advance(60.0)
     begin(captured, "chain", 10)
-    assert len(captured.recorder) == 2
+    assert len(captured.recorder.trees) == 2
     clock.advance(1.0)
     begin(captured, "chain", 20)
-    assert len(captured.recorder) == 2
+    assert len(captured.recorder.trees) == 2
     assert captured.reasons == ["evicted"]
     assert len(captured.spans) == 3
     finish(captured, *old)
@@ -188,12 +188,12 @@ def test_there_are_never_too_many(limit: int) -> None:
     """Over the limit the oldest go."""
     captured = capture(max_trees=limit)
     runs = [begin(captured, "chain", number) for number in range(1, 6)]
-    assert len(captured.recorder) == limit
+    assert len(captured.recorder.trees) == limit
     assert captured.reasons == ["evicted"] * (5 - limit)
     assert ids(captured) == list(range(1, 6 - limit))
     finish(captured, *runs)
     assert sorted(ids(captured)) == list(range(1, 6))
-    assert len(captured.recorder) == 0
+    assert len(captured.recorder.trees) == 0
 
 
 def test_they_never_keep_too_much() -> None:
@@ -202,11 +202,11 @@ def test_they_never_keep_too_much() -> None:
     for number in range(1, 50, 10):
         root = begin(captured, "chain", number)
         finish(captured, begin(captured, "llm", number + 1, under=number, told="x" * 60))
-    assert len(captured.recorder) == 2, "the second was over the limit only when its texts had come"
+    assert len(captured.recorder.trees) == 2, "the texts of the second were over the limit"
     assert captured.reasons == ["evicted"] * 3
     finish(captured, root)
     begin(captured, "chain", 90)
-    assert len(captured.recorder) == 2, "there is room for it"
+    assert len(captured.recorder.trees) == 2, "there is room for it"
 
 
 @pytest.mark.parametrize("is_evicted", [False, True])
