@@ -349,7 +349,8 @@ PICK = chain("pick", "app", at=(10, 11))
 MORE = f"{PAGE}The shop sells kites in spring, and boats in summer."
 PICKED = replace(PICK, documents_seen=PASSAGES[:1])
 GRADER = write(f"Does {OTHER} help?", said="no", at=(10, 20))
-LINE = f"The sea was far away in these days. {PAGE}"
+STORY = "It was founded in 1987, as all the town agrees, and it grew."
+LINE = f"The sea was far away in these days. {STORY}"
 FLAT = Step(id="app", parent=None, kind="other", name="app", start=0, end=100, flat=True)
 SWAP = chain("swap", "app", at=(0, 1), asked="And then?", told=ASKED)
 AGAIN = search(PAGE, at=(75, 78), query=f"{ANSWER} And who?")
@@ -485,7 +486,7 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
         ANSWER,
     ),
     "a line that goes on around a page": (
-        (root(), FOUND, replace(PICK, input_texts=(LINE,)), write(LINE, ASKED)),
+        (root(), search(STORY), replace(PICK, input_texts=(LINE,)), write(LINE, ASKED)),
         "ambiguous",
     ),
     "the question was redacted": (
