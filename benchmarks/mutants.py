@@ -8,8 +8,9 @@ module fails, or does not end within 20 seconds. The test file of ``rag_eval_ote
 ``tests/live/test_store.py``. The mutants that survive are printed, and the share of those killed.
 The exit status is 1 if the share is below 80 %. All runs use copies of the tree.
 
-What no test could tell, or every import does, is not drawn: changes of annotations, of the options
-of `@dataclass`, of blocks for type checkers, of `==` to `is` or back, and what does not compile.
+What no test could tell, or every import does, is not drawn: changes of annotations, of the star
+before keyword-only parameters, of the options of `@dataclass`, of blocks for type checkers, of `==`
+to `is` or back, and what does not compile.
 """
 
 from __future__ import annotations
@@ -87,10 +88,13 @@ def mutants_of(module: Path, lines: set[int] | None = None) -> Iterator[Mutant]:
     source = (ROOT / module).read_text(encoding="utf-8")
     ignored = _declarations(ast.parse(source))
     nodes, tests = list(ast_nodes(get_ast(source))), tests_of(module)
+    rows = source.splitlines()
     for name, operator in OPERATORS:
         places = [start for node in nodes for start, _ in operator.mutation_positions(node)]
         for occurrence, (line, column) in enumerate(places):
-            is_ignored = any(begin <= (line, column) < end for begin, end in ignored)
+            is_ignored = rows[line - 1].startswith("*,", column) or any(  # keyword-only parameters
+                begin <= (line, column) < end for begin, end in ignored
+            )
             if not is_ignored and (lines is None or line in lines):
                 yield Mutant(
                     module=module, tests=tests, operator=name, occurrence=occurrence, line=line

@@ -349,7 +349,6 @@ PICK = chain("pick", "app", at=(10, 11))
 MORE = f"{PAGE}The shop sells kites in spring, and boats in summer."
 PICKED = replace(PICK, documents_seen=PASSAGES[:1])
 GRADER = write(f"Does {OTHER} help?", said="no", at=(10, 20))
-LINE = f"The sea was far away in these days. {PAGE}"
 FLAT = Step(id="app", parent=None, kind="other", name="app", start=0, end=100, flat=True)
 SWAP = chain("swap", "app", at=(0, 1), asked="And then?", told=ASKED)
 AGAIN = search(PAGE, at=(75, 78), query=f"{ANSWER} And who?")
@@ -483,10 +482,6 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
     "a reranker left a page out": (
         (root(), TWO, replace(search(PAGE, at=(3, 4)), kind="reranker"), WRITTEN),
         ANSWER,
-    ),
-    "a line that goes on around a page": (
-        (root(), FOUND, replace(PICK, input_texts=(LINE,)), write(LINE, ASKED)),
-        "partial",
     ),
     "the question was redacted": (
         (replace(root(asked=None), hidden=frozenset({"input"})), FOUND, WRITTEN),
