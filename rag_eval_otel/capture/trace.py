@@ -84,7 +84,7 @@ class Subtree:
 
     @property
     def above(self) -> Subtree:
-        """The subtree for the parent, without the LLM calls that answered a question here."""
+        """The times that count for the parent: not those of LLM calls if the turn is here."""
         return Subtree(self.searched, None, self.shown) if self.is_turn else self
 
     @property

@@ -214,7 +214,7 @@ class UnitRating(Reply):
 
 
 class TwoFlags(Reply):
-    """Two flags for an answer: it is on the question's subject; it takes up the side asked for."""
+    """Two flags for an answer: it is on the subject; it takes the perspective asked for."""
 
     subject: Flag
     focus: Flag

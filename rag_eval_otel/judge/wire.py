@@ -388,7 +388,7 @@ class CutText(str):
 
 
 def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Cut texts after ``most`` characters, and after 4 ``most`` in all; count what is cut."""
+    """Cut each text to ``most`` characters, all to four times as many; count what is cut."""
     if most is None:
         return sample, {}
     cut: Counter[str] = Counter()

@@ -221,7 +221,7 @@ class Pipeline:
             self.export(span)
 
     def leave(self, held: Held) -> bool:
-        """Export a held item in the context of its end; return False for a run tree to read."""
+        """Export the span or spans in ``held``; only read a run tree, and return False."""
         item, ending = held.item, held.ending or UNTOUCHED
         if isinstance(item, RunTree):
             self.read_tree(held)
@@ -485,7 +485,7 @@ class Pipeline:
         self.release_held(trace, {None: ending})
 
     def release_held(self, trace: Trace, endings: Mapping[Hashable, Ending]) -> None:
-        """Export the held spans of ``trace``; ``endings`` by span id, None for all others."""
+        """Export the held spans of ``trace``; ``endings`` by span id (None: of all others)."""
         spans, trace.held = trace.held, {}
         for span_id, held in spans.items():
             self.store.decide(held, endings.get(span_id) or endings.get(None, UNTOUCHED))

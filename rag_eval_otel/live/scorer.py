@@ -114,7 +114,7 @@ class Admission:
 
 
 def sampling_point(trace_id: int) -> float:
-    """Return a number in [0, 1) made from ``trace_id``; higher probabilities are sampled."""
+    """Return a number in [0, 1) made from ``trace_id``, which rates above it sample."""
     return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
 
 
@@ -209,7 +209,7 @@ class TurnScorer:
             self._log.write(f"skipped {reason}", text, reason)
 
     def refuse_steps(self, steps: Sequence[Step], trace_id: Hashable) -> Mapping[Hashable, Ending]:
-        """Count a trace without a turn; return endings by span id, None for all others."""
+        """Count a trace without a turn; return endings by span id (key None: the rest)."""
         reason = self._reasons.why_none(steps)
         if reason is None:
             return {}

@@ -139,7 +139,7 @@ class BaseMetric:
         raise NotImplementedError
 
     def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
-        """Return the score if a field of ``blank`` is, as an answer ":" is for a judge."""
+        """Return the score if a field of ``blank`` is empty (or ":", for a judge), or None."""
         for name, value in blank.items():
             if shown_text(sample, name) if self.asks else text_of(sample, name):
                 continue

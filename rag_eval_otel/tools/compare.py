@@ -432,7 +432,7 @@ class Gate:
     most: Mapping[str, float] = field(default_factory=dict)
     pass_rate: float | None = None
     no_worse: Mapping[str, float] = field(default_factory=dict)
-    baseline: Path | None = None
+    baseline: Path | str | None = None
     versions: Versions = "same"
     level: float = LEVEL
 
@@ -571,7 +571,8 @@ class GateCheck:
         return difference_verdict(pairs, drop=drop, level=level, is_low=name in self._low)
 
 
-def _read_baseline(path: Path, metrics: Mapping[str, float]) -> ScoredRun:
+def _read_baseline(file: Path | str, metrics: Mapping[str, float]) -> ScoredRun:
+    path = Path(file)
     if not path.is_file():
         raise ConfigError(
             f"there is no baseline {path}. Write it once with"

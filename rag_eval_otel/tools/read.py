@@ -419,7 +419,7 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
 
 
 def sample_of(cells: Any, fields: Mapping[str, str], *, where: str) -> Sample:
-    """Convert the cells of the row ``where`` to a `Sample`; other texts become ``extra``."""
+    """Convert ``cells`` to a `Sample`, other texts to ``extra``; errors name ``where``."""
     if isinstance(cells, Sample):
         return cells
     values: dict[str, Any] = {}

@@ -168,7 +168,7 @@ def test_nothing_measured_passes_no_gate(rows: list[Row], tmp_path: Path) -> Non
 def test_answers_may_differ_from_the_baseline(tmp_path: Path) -> None:
     """Rows are paired by question in any order; other rows are counted, and do not count."""
     path = baseline(tmp_path / "scores.jsonl", [0.9] * 40)
-    gate = Gate(no_worse={"m": 0.0}, baseline=path)
+    gate = Gate(no_worse={"m": 0.0}, baseline=str(path))
     rows = [row(i, 0.5 + i / 1000) for i in range(10, 50)]
     result, _ = checked(gate, rows[::-1])
     (verdict,) = result.verdicts
