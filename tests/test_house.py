@@ -25,8 +25,8 @@ MAX_FUNCTION_LINES = 70
 MAX_MEDIAN_FUNCTION_LINES = 8
 
 ONLY_IN = {
-    "opentelemetry._logs": {"export/attributes.py", "live/pipeline.py", "runtime/providers.py"},
-    "opentelemetry.sdk._logs": {"export/attributes.py", "runtime/providers.py"},
+    "opentelemetry._logs": {"export/attributes.py", "live/pipeline.py", "runtime/sdk.py"},
+    "opentelemetry.sdk._logs": {"export/attributes.py", "runtime/sdk.py"},
     "langchain": {"capture/langchain.py", "judge/langchain.py", "embed.py", "tools/demo.py"},
     "langchain_core": {
         "capture/langchain.py",
@@ -40,7 +40,7 @@ ONLY_IN = {
 }
 """A library, and the only modules that may import it; for annotations all may."""
 
-PRIVATE_SDK_NAME = ("_active_span_processor", {"runtime/providers.py"})
+PRIVATE_SDK_NAME = ("_active_span_processor", {"runtime/sdk.py"})
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
 ENVIRONMENT_IN = {"config.py", "environment.py", "tools/doctor.py", "tools/stack.py"}
 

@@ -29,7 +29,7 @@ from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.registry import Registry
-from rag_eval_otel.runtime.providers import (
+from rag_eval_otel.runtime.sdk import (
     Attachment,
     OriginalProcessor,
     attachment_of,

@@ -31,10 +31,10 @@ from opentelemetry.trace import (
 
 from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import convention_of, read
+from rag_eval_otel.capture.joined import retrievals_before
 from rag_eval_otel.capture.runs import Run, RunRecorder, RunTree
 from rag_eval_otel.capture.sample import turns_in
 from rag_eval_otel.capture.span import Span as SpanRecord
-from rag_eval_otel.capture.split import retrievals_before
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.trace import Held, Subtree, Trace, ids_above, is_own
 from rag_eval_otel.capture.turns import Turn, find_turns

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.metrics import Observation
 
 from rag_eval_otel import semconv
+from rag_eval_otel.capture.joined import Reasons
 from rag_eval_otel.capture.sample import RecentTurns, Refused, read_sample
 from rag_eval_otel.capture.span import ROUTES, Span, about
-from rag_eval_otel.capture.split import Reasons
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.capture.values import provider_id

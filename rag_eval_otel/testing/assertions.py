@@ -21,7 +21,7 @@ from rag_eval_otel.live.instrument import RagEvalSpanProcessor, instrument
 from rag_eval_otel.live.recorded import passages_of
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, direction_of
-from rag_eval_otel.runtime.providers import attachment_of
+from rag_eval_otel.runtime.sdk import attachment_of
 from rag_eval_otel.types import Evaluation, Sample, Score
 
 _ROUNDING = 1e-9

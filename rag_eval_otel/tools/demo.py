@@ -30,7 +30,7 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.environment import Signal, first_set, otlp_endpoint, otlp_variables
 from rag_eval_otel.judge.lexical import STOP, terms
 from rag_eval_otel.live.instrument import instrument
-from rag_eval_otel.runtime.providers import Providers, exporters
+from rag_eval_otel.runtime.sdk import Providers, exporters
 from rag_eval_otel.tools.doctor import Answer, export_all, from_answers, otlp_endpoints
 from rag_eval_otel.tools.rows import CAUSES
 from rag_eval_otel.types import Passage

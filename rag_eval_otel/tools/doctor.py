@@ -46,7 +46,7 @@ from rag_eval_otel.tools.rows import number
 if TYPE_CHECKING:
     from rag_eval_otel.export.metrics import Stats
     from rag_eval_otel.live.pipeline import Pipeline
-    from rag_eval_otel.runtime.providers import Attachment
+    from rag_eval_otel.runtime.sdk import Attachment
 
 Level = Literal["problem", "warning", "info"]
 

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):
         signal.signal(getattr(signal, name), lambda *_: stopped.set())
     # These take seconds, in which ^C may come.
-    from rag_eval_otel.runtime.providers import exporters  # noqa: PLC0415
+    from rag_eval_otel.runtime.sdk import exporters  # noqa: PLC0415
     from rag_eval_otel.tools.traffic import play  # noqa: PLC0415
 
     look = Look(stopped=stopped, traces=options.trace_url)

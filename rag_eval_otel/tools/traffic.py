@@ -19,7 +19,7 @@ from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.live.recorded import record_feedback
-from rag_eval_otel.runtime.providers import Providers
+from rag_eval_otel.runtime.sdk import Providers
 from rag_eval_otel.tools.demo import TURNS, Turn, build_app
 from rag_eval_otel.types import Replies, Usage
 

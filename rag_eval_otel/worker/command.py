@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
 
     from rag_eval_otel.config import Config
-    from rag_eval_otel.runtime.providers import Providers
+    from rag_eval_otel.runtime.sdk import Providers
     from rag_eval_otel.worker.engine import Engine
     from rag_eval_otel.worker.kafka import KafkaSource
     from rag_eval_otel.worker.otlp import OtlpSource
@@ -127,7 +127,7 @@ def _providers() -> Providers | None:
 
     Otherwise the exporters would send to localhost, where this command listens itself.
     """
-    from rag_eval_otel.runtime.providers import Providers, exporters  # noqa: PLC0415
+    from rag_eval_otel.runtime.sdk import Providers, exporters  # noqa: PLC0415
 
     names = ("OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
     if first_set((*names, "OTEL_EXPORTER_OTLP_ENDPOINT")) is None:

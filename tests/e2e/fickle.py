@@ -16,7 +16,7 @@ from apps import company
 from apps.fakes import ScriptedChat
 from apps.parts import rag
 from rag_eval_otel import Handle, instrument
-from rag_eval_otel.runtime.providers import Providers
+from rag_eval_otel.runtime.sdk import Providers
 
 GOOD = "Borealis Kites was founded in 1987 in a boathouse."
 BAD = "The moon is a wheel of green cheese, made in Paris."

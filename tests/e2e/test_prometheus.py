@@ -15,7 +15,7 @@ from e2e.programs import Prometheus, checked, eventually, get, program
 from e2e.stack import COLLECTOR, GATEWAY, QUERIES, Collector, collector, loaded, prometheus, shown
 from endpoints import Desk
 from otlp_receiver import OtlpReceiver
-from rag_eval_otel.runtime.providers import Providers
+from rag_eval_otel.runtime.sdk import Providers
 from rag_eval_otel.tools.rules import Target, render
 
 SHOP, DESK = "shop", "desk"

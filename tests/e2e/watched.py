@@ -29,7 +29,7 @@ from otlp_receiver import OtlpReceiver, ReceivedSpan
 from rag_eval_otel import Handle, Sample, Score, instrument
 from rag_eval_otel.judge.tasks import AskLike, Task
 from rag_eval_otel.metrics import Faithfulness
-from rag_eval_otel.runtime.providers import Providers
+from rag_eval_otel.runtime.sdk import Providers
 from rag_eval_otel.types import EmbedFn, Replies
 
 STATUS = "rag.evaluation.status"

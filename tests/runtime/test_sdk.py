@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 from opentelemetry.util._once import Once
 
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.runtime.providers import Providers, exporters, global_or_new_tracer_provider
+from rag_eval_otel.runtime.sdk import Providers, exporters, global_or_new_tracer_provider
 
 
 @pytest.fixture
