@@ -13,6 +13,8 @@ from typing import Any, Final
 from langchain_core.vectorstores import VectorStore
 
 from rag_eval_otel.capture.langchain import LangChainCapture, active_run, note_search
+from rag_eval_otel.capture.runs import SEARCHES
+from rag_eval_otel.runtime.guard import Edge
 
 _KINDS: Final = (
     "similarity_search",
@@ -31,8 +33,9 @@ _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", defa
 
 
 @cache
-def record_searches() -> None:
+def record_searches(edge: Edge) -> None:
     """Wrap the search methods of all vector store classes, also of classes defined later."""
+    LangChainCapture.outside = LangChainCapture(lambda: SEARCHES, edge=edge)
     hook: Any = classmethod(_wrap_subclass)
     setattr(VectorStore, "__init_subclass__", hook)  # noqa: B010  # mypy forbids assigning it
     stores: list[type] = [VectorStore]

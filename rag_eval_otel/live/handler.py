@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rag_eval_otel.capture.langchain import LangChainCapture
-from rag_eval_otel.capture.runs import SEARCHES, RunRecorder
+from rag_eval_otel.capture.runs import RunRecorder
 from rag_eval_otel.capture.vectorstores import record_searches
 from rag_eval_otel.config import Config, ConfigOptions
 from rag_eval_otel.environment import sdk_disabled
@@ -58,8 +58,7 @@ class RagEvalCallbackHandler(LangChainCapture):
         super().__init__(self._connect, edge=edge)
         self.enabled = not sdk_disabled()
         if self.enabled and self._config.host_hooks:
-            record_searches()
-            LangChainCapture.outside = LangChainCapture(lambda: SEARCHES, edge=edge)
+            record_searches(edge)
 
     @property
     def stats(self) -> Stats:

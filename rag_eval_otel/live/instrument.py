@@ -96,7 +96,7 @@ class Handle:
         if self.config.host_hooks:
             from rag_eval_otel.capture.vectorstores import record_searches  # noqa: PLC0415
 
-            record_searches()
+            record_searches(self._pipeline.edge("callback"))
 
     @cached_property
     def _hook(self) -> LangChainHook:

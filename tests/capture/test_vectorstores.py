@@ -17,8 +17,7 @@ from apps.fakes import ScriptedChat, WordEmbeddings
 from apps.parts import PROMPT, join, rag
 from live import good_judge
 from rag_eval_otel import instrument
-from rag_eval_otel.capture import runs, vectorstores
-from rag_eval_otel.capture.langchain import LangChainCapture
+from rag_eval_otel.capture import vectorstores
 from rag_eval_otel.capture.vectorstores import record_searches
 from recording import Capture, capture
 
@@ -27,10 +26,8 @@ VECTOR = WordEmbeddings().embed_query(QUESTION)
 
 
 @pytest.fixture(autouse=True)
-def _searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    record_searches()
-    outside = LangChainCapture(lambda: runs.SEARCHES, edge=capture().handler.edge)
-    monkeypatch.setattr(LangChainCapture, "outside", outside)
+def _searches() -> None:
+    record_searches(capture().handler.edge)
 
 
 class Handbook(InMemoryVectorStore):

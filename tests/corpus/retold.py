@@ -88,7 +88,7 @@ def runs_of(app: App) -> Retold:
     capture = LangChainCapture(
         lambda: recorder, edge=Edge("test", on_error=_refuse, raise_errors=True)
     )
-    record_searches()
+    record_searches(capture.edge)
     call(app, {"callbacks": [capture]})
     recorder.flush()
     return Retold(app=app, notes=tuple(_notes(trees)), tell=tell_runs)

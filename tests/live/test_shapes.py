@@ -40,7 +40,7 @@ each_variant = pytest.mark.parametrize(("spans", "content"), [*VARIANTS, *RARE])
 @cache
 def ran(app: App, spans: Spans = "essential", content: ExportContent = "foreign") -> Capture:
     captured = capture(spans=spans, content=content)
-    record_searches()
+    record_searches(captured.handler.edge)
     with quietly():
         warnings.simplefilter("ignore")  # pytest makes those of the frameworks errors
         call(app, {"callbacks": [captured.handler]})
