@@ -20,7 +20,8 @@ from rag_eval_otel.drift.monitor import (
     Report,
     Stream,
 )
-from rag_eval_otel.export.attributes import EventLog, exportable_attributes
+from rag_eval_otel.export.attributes import EventLog
+from rag_eval_otel.export.backends.annotation import exportable_attributes
 from rag_eval_otel.export.metrics import Meters, add_gauges
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import LimitedLog

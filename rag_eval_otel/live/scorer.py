@@ -469,7 +469,8 @@ class TurnJob:
 
 
 def build_measurement(config: Config) -> Measurement:
-    metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
+    passing: Any = config.thresholds  # a mapping by now
+    metrics = with_thresholds(resolve_metrics(config.metrics), passing)
     return Measurement(
         metrics=metrics,
         judge=build_judge(config),
