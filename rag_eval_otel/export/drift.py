@@ -88,9 +88,7 @@ class DriftSink:
             self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
         else:
             worst = report.worst[0].span if report.worst else None  # the event gets its ids
-            kind = {
-                semconv.DRIFT_DIRECTION: report.alarm.direction,
-            }
+            kind = {semconv.DRIFT_DIRECTION: report.alarm.direction}
             attributes = {**self._of_stream(stream), **kind, **_of_drift(report)}
             text = str(report)
             self._log.emit(semconv.DRIFT_EVENT, attributes, span=worst, body=text, is_warning=True)

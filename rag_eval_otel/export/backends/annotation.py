@@ -79,8 +79,7 @@ class Annotation:
 
     def _id_of(self, name: str) -> UUID:
         kind = "HUMAN" if self.kind == "HUMAN" else "score"
-        path = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}"
-        return uuid5(NAMESPACE_URL, path)
+        return uuid5(NAMESPACE_URL, f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}")
 
 
 def annotations_of(evaluation: Evaluation, *, explanations: bool = False) -> Iterator[Annotation]:
