@@ -25,7 +25,11 @@ from support import SAMPLE
 
 SECRET = "Ada, born 1815"
 PACKAGE = Path(rag_eval_otel.__file__).parent
-WAYS_IN = {"log.py": "makes the logger", "worker/otlp.py": "filters the lines of its HTTP server"}
+WAYS_IN = {
+    "log.py": "makes the logger",
+    "tools/doctor.py": "reads the lines of exporters",
+    "worker/otlp.py": "filters the lines of its HTTP server",
+}
 """The modules that may call ``logging.getLogger``, and why."""
 
 
