@@ -192,10 +192,6 @@ class Config:
         return limits_of(self.budget, where=_shown("budget"))
 
     @property
-    def passing_scores(self) -> Mapping[str, float]:
-        return cast("Mapping[str, float]", self.thresholds)
-
-    @property
     def sampling_rules(self) -> tuple[SamplingRule, ...]:
         rules = () if isinstance(self.sample_rate, float) else self.sample_rate
         return tuple(rule for rule in cast("Sequence[SamplingRule]", rules) if rule.match)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import copy
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,8 @@ import numpy as np
 from rag_eval_otel.errors import UnparsableReplyError
 from rag_eval_otel.judge.lexical import MAX_CHARACTERS, features
 from rag_eval_otel.judge.limits import Endpoint
-from rag_eval_otel.judge.openai import OpenAIClient
-from rag_eval_otel.judge.usage import (
-    Ledger,
-    name_of,
-)
+from rag_eval_otel.judge.openai import OpenAIClient, OpenAIModel
+from rag_eval_otel.judge.usage import Ledger, name_of
 from rag_eval_otel.providers import provider_of
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Embedder, Usage, Vectors
@@ -29,7 +25,6 @@ from rag_eval_otel.types import Embedder, Usage, Vectors
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
     from openai import AsyncOpenAI
-    from typing_extensions import Self
 
 _SIGN = 1 << 31  # the bit of a digest that gives the sign of a feature
 _MATRIX = 2  # dimensions of an array of row vectors
@@ -44,7 +39,7 @@ def cosine(one: Vectors, other: Vectors) -> float | None:
     return min(1.0, max(-1.0, float(np.dot(one, other)) / norms))
 
 
-class OpenAIEmbedder:
+class OpenAIEmbedder(OpenAIModel):
     """An embedder behind an OpenAI-compatible server; `OpenAIJudge` explains the parameters."""
 
     def __init__(
@@ -67,18 +62,9 @@ class OpenAIEmbedder:
         title = f"embedder {provider}/{model} at {self._client.address}"
         self.endpoint = Endpoint(f"embedder {model}", self._client.limits, title=title)
 
-    def __repr__(self) -> str:
-        return f"OpenAIEmbedder({self.model!r})"
-
-    def with_endpoint(self, endpoint: Endpoint) -> Self:
-        embedder = copy.copy(self)
-        embedder.endpoint = endpoint
-        return embedder
-
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a row for each of ``texts``; raise `JudgeError` on failure."""
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
-
         body = {"model": self.model, "input": shown, "encoding_format": "base64"}
 
         async def send() -> Vectors:

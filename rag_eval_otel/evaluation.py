@@ -264,8 +264,7 @@ class Measurement:
             outcome = outcome_of(error)
             reason = "bad_request" if outcome == "not_found" else cast("Reason", outcome)
             # The message of the error may quote texts of the sample. A status is that of a model.
-            of_model = error if title else None
-            return _failed(metric, reason, of_model, cause=type(error).__name__)
+            return _failed(metric, reason, error if title else None, cause=type(error).__name__)
 
     @cached_property
     def labelling(self) -> frozenset[str] | None:

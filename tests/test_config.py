@@ -240,19 +240,16 @@ def test_the_sdk_can_be_disabled(value: str, *, off: bool, monkeypatch: pytest.M
     [
         ("traces", {}, GRPC),
         ("traces", {"OTEL_TRACES_EXPORTER": "none"}, ()),
-        ("traces", {"OTEL_TRACES_EXPORTER": ""}, GRPC),
         ("logs", {"OTEL_TRACES_EXPORTER": "none"}, GRPC),
         ("metrics", {"OTEL_METRICS_EXPORTER": "console, otlp"}, ("console", *GRPC)),
         ("traces", {f"{OTLP}_PROTOCOL": "http/protobuf"}, HTTP),
         ("traces", {f"{OTLP}_PROTOCOL": "grpc", f"{OTLP}_ENDPOINT": "http://localhost:4318"}, GRPC),
         ("traces", {f"{OTLP}_ENDPOINT": "http://c:4318"}, HTTP),
-        ("traces", {f"{OTLP}_ENDPOINT": "http://c:4317"}, GRPC),
         (
             "logs",
             {f"{OTLP}_ENDPOINT": "http://c:4317", f"{OTLP}_LOGS_ENDPOINT": "http://c:4318/v1/logs"},
             HTTP,
         ),
-        ("logs", {f"{OTLP}_PROTOCOL": "http/json", f"{OTLP}_LOGS_PROTOCOL": ""}, HTTP),
         (
             "metrics",
             {f"{OTLP}_PROTOCOL": "http/protobuf", f"{OTLP}_METRICS_PROTOCOL": "grpc"},

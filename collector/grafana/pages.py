@@ -555,20 +555,6 @@ HEALTH = Dashboard(
             queries=(_now("endpoint_breaker", _BY_ENDPOINT, _ENDPOINT, how="max"),),
         ),
         Panel(
-            title="Requests under way, and their limit",
-            told="The limit grows while replies are quick, and is cut after a refusal (429).",
-            queries=(
-                _now("endpoint_in_flight", _BY_ENDPOINT, f"{_ENDPOINT} under way"),
-                _now("endpoint_limit", _BY_ENDPOINT, f"{_ENDPOINT} limit"),
-            ),
-        ),
-        Panel(
-            title="Pauses after refusals (429)",
-            told="Seconds until the next request may be sent. The longest of all processes.",
-            unit="s",
-            queries=(_now("endpoint_pause_seconds", _BY_ENDPOINT, _ENDPOINT, how="max"),),
-        ),
-        Panel(
             title="Budget that is left",
             told="The share of each limit. The lowest of all processes.",
             unit="percentunit",

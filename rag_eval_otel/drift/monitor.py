@@ -12,13 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rag_eval_otel.drift.detector import (
-    FORMAT,
-    Alarm,
-    BettingDetector,
-    check_target,
-    valid_score,
-)
+from rag_eval_otel.drift.detector import FORMAT, Alarm, BettingDetector, check_target, valid_score
 from rag_eval_otel.drift.evidence import Directions
 from rag_eval_otel.log import cause_of, log
 from rag_eval_otel.runtime.fork import call_in_child

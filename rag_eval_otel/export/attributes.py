@@ -29,6 +29,7 @@ from rag_eval_otel.export.backends.annotation import (
     OVERALL,
     Annotation,
     annotations_of,
+    exportable_attributes,
     openinference_object,
 )
 from rag_eval_otel.types import Ending, Evaluation, Feedback, Score, SpanRef, Usage
@@ -201,15 +202,6 @@ def _leaves(
 
 def _float(number: float | None) -> float | None:
     return None if number is None else float(number)
-
-
-def exportable_attributes(attributes: _Optional) -> dict[str, AttributeValue]:
-    """Return ``attributes`` without None; lone surrogates, which UTF-8 lacks, are replaced."""
-    return {
-        name: exportable(value) if isinstance(value, str) else value
-        for name, value in attributes.items()
-        if value is not None
-    }
 
 
 def copied(

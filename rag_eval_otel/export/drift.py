@@ -20,7 +20,8 @@ from rag_eval_otel.drift.monitor import (
     Report,
     Stream,
 )
-from rag_eval_otel.export.attributes import EventLog, exportable_attributes
+from rag_eval_otel.export.attributes import EventLog
+from rag_eval_otel.export.backends.annotation import exportable_attributes
 from rag_eval_otel.export.metrics import Meters, add_gauges
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import LimitedLog
@@ -87,9 +88,7 @@ class DriftSink:
             self._log.emit(semconv.BASELINE_EVENT, attributes, span=None, body=text)
         else:
             worst = report.worst[0].span if report.worst else None  # the event gets its ids
-            kind = {
-                semconv.DRIFT_DIRECTION: report.alarm.direction,
-            }
+            kind = {semconv.DRIFT_DIRECTION: report.alarm.direction}
             attributes = {**self._of_stream(stream), **kind, **_of_drift(report)}
             text = str(report)
             self._log.emit(semconv.DRIFT_EVENT, attributes, span=worst, body=text, is_warning=True)

@@ -24,14 +24,7 @@ from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.attributes import span_context
 from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.runtime.fork import call_in_child
-from rag_eval_otel.types import (
-    Evaluation,
-    Feedback,
-    HoldStatus,
-    Reason,
-    Sampling,
-    SkipReason,
-)
+from rag_eval_otel.types import Evaluation, Feedback, HoldStatus, Reason, Sampling, SkipReason
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -85,11 +78,6 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     semconv.HELD_BYTES: _gauge("By", "About how much memory the waiting spans take."),
     semconv.PENDING: _gauge("{turn}", "RAG turns that were found and have no outcome yet."),
     semconv.ENDPOINT_BREAKER: _gauge("{state}", "Circuit breaker: 0 closed, 1 open.", join=max),
-    semconv.ENDPOINT_LIMIT: _gauge("{request}", "Requests that may be under way at the same time."),
-    semconv.ENDPOINT_IN_FLIGHT: _gauge("{request}", "Requests that are under way."),
-    semconv.ENDPOINT_PAUSE: _gauge(
-        "s", "Time to the next request after a refusal (429).", join=max
-    ),
     semconv.DRIFT_ALARMS: _counter("{alarm}", "Alarms: the scores have drifted."),
     semconv.DRIFT_EVIDENCE: _gauge("1", "Evidence of drift, log10; see docs/drift.md.", join=max),
     semconv.WORKER_SPANS: _counter("{span}", "Spans that a worker has sent on, by outcome."),
@@ -420,10 +408,5 @@ def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
     # New lists, because another thread may read the old ones.
     endpoint.observers = [*endpoint.observers, count_attempt]
     endpoint.refusal_observers = [*endpoint.refusal_observers, count_not_sent]
-    sources: dict[str, Source] = {
-        semconv.ENDPOINT_BREAKER: lambda each: _one(float(each.breaker.is_open), named),
-        semconv.ENDPOINT_LIMIT: lambda each: _one(each.limits.concurrency, named),
-        semconv.ENDPOINT_IN_FLIGHT: lambda each: _one(each.in_flight, named),
-        semconv.ENDPOINT_PAUSE: lambda each: _one(each.pause, named),
-    }
-    add_gauges(provider, endpoint, sources)
+    is_open: Source = lambda each: _one(float(each.breaker.is_open), named)  # noqa: E731
+    add_gauges(provider, endpoint, {semconv.ENDPOINT_BREAKER: is_open})

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
 
 _WAIT = 30.0  # seconds of an attempt at a call of Bedrock
+_NAMES = ("model_name", "model", "model_id", "deployment_name")
 
 
 class LangChainJudge:
@@ -35,7 +36,9 @@ class LangChainJudge:
         """Judge with ``llm``; ``model`` replaces the name of ``llm`` in `Score.version`."""
         self._llm, self._workers = llm, Workers()
         inner = getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
-        self.model = model or _first_text(inner, _NAMES) or type(inner).__name__
+        names = [name for name in (getattr(inner, each, None) for each in _NAMES) if name]
+        named = next((name for name in names if isinstance(name, str)), type(inner).__name__)
+        self.model = model or named
         self.title = f"{type(inner).__name__}/{self.model}"  # in log lines
 
     def __repr__(self) -> str:
@@ -87,11 +90,3 @@ def _made(name: str, make: Callable[..., Any]) -> Any:
     except (ImportError, ValueError) as error:
         told = " ".join(str(error).partition("[type=")[0].split())  # options may have a key
         raise ConfigError(f"{name} could not be made: {told}") from None
-
-
-_NAMES = ("model_name", "model", "model_id", "deployment_name")
-
-
-def _first_text(model: object, names: Sequence[str]) -> str:
-    found = (getattr(model, name, None) for name in names)
-    return next((one for one in found if isinstance(one, str) and one), "")

@@ -7,7 +7,6 @@ import math
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -122,7 +121,6 @@ class Breaker:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.failures = 0
-        self.openings = 0
         self.is_open = False
         self.is_passing = True
         self.is_probing = False
@@ -154,7 +152,6 @@ class Breaker:
         doubled = max(_PROBE, 2 * self._probe_seconds)
         self._probe_seconds = min(doubled, _LONGEST_PROBE) if self.is_passing else _LONGEST_PROBE
         self._probe_at = now + self._probe_seconds * (1 - _JITTER * draw)
-        self.openings += not was_open
         return None if was_open else "opened"
 
 
@@ -203,24 +200,14 @@ class Endpoint:
         self._lock = threading.RLock()  # reentrant: garbage collection may cancel a request
         self.breaker = Breaker(self.limits)
         self._firsts, self._retries = SlidingWindow(_MINUTE), SlidingWindow(_MINUTE)
-        self.retried = self.returned = 0
         self._slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
         self._under_way: set[Attempt] = set()
-        self.attempts: Counter[Outcome] = Counter()
         self._paused_until = self._paused_at = -math.inf
         self._answered = -math.inf  # when the last reply came
         self._log = LimitedLog(clock=self._clock)
 
     def with_limits(self, limits: Mapping[str, Any]) -> Endpoint:
         return Endpoint(self.name, replace(self.limits, **limits), title=self.title)
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._under_way)
-
-    @property
-    def pause(self) -> float:
-        return max(0.0, self._paused_until - self._clock())
 
     async def call(self, send: Send[T], *, is_usable: Callable[[T], bool] = lambda _: True) -> T:
         """Await ``send()``, again after a passing failure; an unusable result is a failure."""
@@ -269,7 +256,6 @@ class Endpoint:
         has_breaker = not math.isinf(self.limits.failures)
         is_paused = retry_after_of(error) is not None or not has_breaker
         if attempt.outcome == "rate_limited" and is_paused:
-            self.returned += 1
             # While the server answers other requests of a dataset, a refusal uses up no try.
             is_answering = self._clock() - self._answered < _MINUTE
             return tries + (has_breaker or not is_answering)
@@ -284,7 +270,6 @@ class Endpoint:
                 # As many retries as first attempts, but at least three, in a minute.
                 if self._retries.sum(now) < max(_FREE_RETRIES, self._firsts.sum(now)):
                     self._retries.add(now, 1)
-                    self.retried += 1
                     return tries
         raise error
 
@@ -352,7 +337,6 @@ class Endpoint:
         attempt.outcome, attempt.error = outcome, error
         pause, change = 0.0, None
         with self._lock:
-            self.attempts[outcome] += 1
             if attempt not in self._under_way:  # it began before a fork
                 return
             self._under_way.discard(attempt)

@@ -53,12 +53,8 @@ def build_embedder(config: Config) -> Embedder:
     return cast("Embedder", _plain("embedder", config.embedder))
 
 
-def build_judge(config: Config) -> Judge:
-    return cast("Judge", _live("judge", config.judge, config))
-
-
-def build_live_embedder(config: Config) -> Embedder:
-    return cast("Embedder", _live("embedder", config.embedder, config))
+def build_live_models(config: Config) -> tuple[Judge, Embedder]:
+    return _live("judge", config.judge, config), _live("embedder", config.embedder, config)
 
 
 def _plain(part: Part, given: object) -> Any:

@@ -70,7 +70,22 @@ class _Form:  # the options of a request that a server may refuse
     is_bounded: bool  # whether the tokens of the reply have a limit that depends on the tasks
 
 
-class OpenAIJudge:
+class OpenAIModel:
+    """A model whose requests go through an `Endpoint`, which a copy may replace."""
+
+    model: str
+    endpoint: Endpoint
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r})"
+
+    def with_endpoint(self, endpoint: Endpoint) -> Self:
+        found = copy.copy(self)
+        found.endpoint = endpoint
+        return found
+
+
+class OpenAIJudge(OpenAIModel):
     """A judge that is a model behind an OpenAI-compatible server.
 
     A request asks for a reply that matches a strict JSON Schema. Later requests leave out what the
@@ -130,14 +145,6 @@ class OpenAIJudge:
         )
         title = f"judge {provider}/{model} at {self._client.address}"
         self.endpoint = Endpoint(f"judge {model}", self._client.limits, title=title)
-
-    def __repr__(self) -> str:
-        return f"OpenAIJudge({self.model!r})"
-
-    def with_endpoint(self, endpoint: Endpoint) -> Self:
-        found = copy.copy(self)
-        found.endpoint = endpoint
-        return found
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
         """Send ``tasks`` in one request, and again without an option that the server has refused.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib.metadata import entry_points
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry.sdk.trace import Span, SpanProcessor
@@ -285,8 +284,7 @@ def instrument(
         others = (each for each in handles if pipeline_of(each).store.is_open)
         known = owner if isinstance(owner, Handle) else next(others, None)
         if known is not None:
-            kinds = set(map(_kind, pipeline_of(known).scorer.sinks))
-            is_new = not kinds.issuperset(map(_kind, own_sinks))
+            is_new = any(sink not in pipeline_of(known).scorer.sinks for sink in own_sinks)
             if is_new or (has_options and known.config != config):
                 log.warning(
                     "already instrumented: the options and sinks of the first call stay in force"
@@ -301,10 +299,6 @@ def instrument(
 
 
 ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
-
-
-def _kind(sink: Sink) -> object:
-    return sink if isinstance(sink, FunctionType) else type(sink)  # a name makes a new object
 
 
 def _config(config: Config | None, options: ConfigOptions) -> Config:

@@ -18,7 +18,7 @@ from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.values import exportable, messages_in, plain, provider_id
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import RedactionError
-from rag_eval_otel.export.attributes import exportable_attributes
+from rag_eval_otel.export.backends.annotation import exportable_attributes
 from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Passage
 from rag_eval_otel.untrusted import Redactor

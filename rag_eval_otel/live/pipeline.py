@@ -49,14 +49,7 @@ from rag_eval_otel.live.store import CHUNK, Clock, Fate, Store, Taken
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.guard import JUDGING, Edge, is_stand_in, judging
 from rag_eval_otel.runtime.threads import Call, GivenUp, Workers
-from rag_eval_otel.types import (
-    UNTOUCHED,
-    Ending,
-    Feedback,
-    HoldStatus,
-    Sink,
-    SpanRef,
-)
+from rag_eval_otel.types import UNTOUCHED, Ending, Feedback, HoldStatus, Sink, SpanRef
 from rag_eval_otel.untrusted import redactor
 
 if TYPE_CHECKING:

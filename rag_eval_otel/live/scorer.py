@@ -29,7 +29,7 @@ from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
 from rag_eval_otel.judge.lexical import evades
 from rag_eval_otel.judge.limits import Attempt
-from rag_eval_otel.judge.models import build_judge, build_live_embedder
+from rag_eval_otel.judge.models import build_live_models
 from rag_eval_otel.judge.usage import Meter, scope, title_of
 from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.live.explain import Explanations
@@ -469,11 +469,13 @@ class TurnJob:
 
 
 def build_measurement(config: Config) -> Measurement:
-    metrics = with_thresholds(resolve_metrics(config.metrics), config.passing_scores)
+    passing: Any = config.thresholds  # a mapping by now
+    judge, embedder = build_live_models(config)
+    metrics = with_thresholds(resolve_metrics(config.metrics), passing)
     return Measurement(
         metrics=metrics,
-        judge=build_judge(config),
-        embedder=build_live_embedder(config),
+        judge=judge,
+        embedder=embedder,
         explanations=config.explanations,
         timeout=config.evaluation_timeout,
         redactor=redactor(config.redact),

@@ -158,8 +158,6 @@ def spoilt(change: Callable[[Any], object]) -> Any:
         spoilt(lambda state: state.update(format=0)),
         spoilt(lambda state: state["streams"].append({})),
         spoilt(lambda state: state["streams"][0].update(detector=None)),
-        spoilt(lambda state: state["streams"][0]["detector"].update(format=99)),
-        spoilt(lambda state: state["streams"][0]["detector"]["evidence"].update(bets="x")),
         spoilt(lambda state: state["streams"][0]["detector"].update(count=float("inf"))),
     ],
 )

@@ -166,17 +166,6 @@ def test_an_enriched_copy_keeps_all_fields(limit: int, count: int) -> None:
         assert list(getattr(copy, name)) == list(getattr(span, name))
 
 
-def test_the_span_has_the_score_and_the_normalized_score() -> None:
-    """A score without a normalized value has only one attribute."""
-    found = score_attributes(ending_of(Evaluation(scores=(OK, NORMAL))), form="rag")
-    assert found["rag.evaluation.correctness.score"] == 4.0
-    assert found["rag.evaluation.correctness.normalized_score"] == 0.75
-    assert "rag.evaluation.faithfulness.normalized_score" not in found
-    ending = ending_of(Evaluation(scores=(replace(NORMAL, normalized=1),)))
-    whole = score_attributes(ending, form="rag")
-    assert isinstance(whole["rag.evaluation.correctness.normalized_score"], float)
-
-
 def test_names_with_a_lone_surrogate_are_exported() -> None:
     """A server's name of a model is made encodable."""
     odd = Evaluation(scores=(replace(OK, version="v/\ud800"),), judge="\ud800m")
@@ -345,8 +334,13 @@ def emitted(evaluation: Evaluation) -> list[Mapping[str, Any]]:
     return provider.attributes
 
 
-def test_events_keep_the_scale_of_the_metric() -> None:
-    """The standard attribute has the score, and one of ours the normalized score."""
+def test_spans_and_events_keep_the_scale_of_the_metric() -> None:
+    """The standard attribute has the score, and one of ours the normalized score, if it differs."""
+    evaluation = Evaluation(scores=(OK, replace(NORMAL, normalized=1)))
+    found = score_attributes(ending_of(evaluation), form="rag")
+    assert found["rag.evaluation.correctness.score"] == 4.0
+    assert isinstance(found["rag.evaluation.correctness.normalized_score"], float)
+    assert "rag.evaluation.faithfulness.normalized_score" not in found
     (event,) = emitted(Evaluation(scores=(NORMAL,)))
     assert event["gen_ai.evaluation.score.value"] == 4.0
     assert event["rag.evaluation.normalized_score"] == 0.75

@@ -188,9 +188,6 @@ def test_requests_and_the_breaker_of_an_endpoint_are_reported() -> None:
     assert found["rag.evaluation.endpoint.duration"] == {ok: 1, failed: 2}
     assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
     assert found["rag.evaluation.endpoint.breaker"] == {("judge m",): 1}
-    assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
-    assert found["rag.evaluation.endpoint.in_flight"] == {("judge m",): 0}
-    assert found["rag.evaluation.endpoint.pause"] == {("judge m",): 0}
 
 
 @pytest.mark.parametrize("pipelines", [1, 3])
@@ -209,7 +206,6 @@ def test_a_request_is_counted_once_for_all_pipelines_that_share_a_judge(pipeline
     assert found["rag.evaluation.endpoint.attempts"] == {("judge m", "ok"): 1}
     assert found["rag.evaluation.endpoint.duration"] == {("judge m", "ok"): 1}
     assert found["rag.evaluation.endpoint.not_sent"] == {("judge m", "circuit_open"): 1}
-    assert found["rag.evaluation.endpoint.limit"] == {("judge m",): 16}
 
 
 def test_feedback_and_spans_are_counted() -> None:

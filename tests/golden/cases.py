@@ -66,7 +66,9 @@ def rows_of(case: Case) -> list[Row]:
 
 
 def golden_dataset(case: Case) -> Dataset:
-    return open_dataset(dict(_columns(case)))
+    columns = dict(_columns(case))
+    rows = zip(*columns.values(), strict=True)
+    return open_dataset([dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def _columns(case: Case) -> Iterator[tuple[str, Any]]:

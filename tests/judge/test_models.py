@@ -30,8 +30,7 @@ from rag_eval_otel.errors import (
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.models import (
     build_embedder,
-    build_judge,
-    build_live_embedder,
+    build_live_models,
     build_plain_judge,
     chosen_models,
 )
@@ -360,7 +359,7 @@ def calls_during_an_outage(config: Config, talker: Talker) -> tuple[int, int]:
         return talker.calls - before
 
     async def both() -> tuple[int, int]:
-        judge, embedder = build_judge(config), build_live_embedder(config)
+        judge, embedder = build_live_models(config)
         return await ask(lambda: judge.reply([CONTEXT])), await ask(lambda: embedder.embed(["a"]))
 
     return asyncio.run(both())
@@ -385,7 +384,7 @@ def test_judges_and_embedders_of_users_have_a_breaker() -> None:
 def test_a_protected_judge_looks_like_the_judge() -> None:
     """Its name and revision are in the versions of scores."""
     config = Config(judge=Talker(), embedder=Talker())
-    judge, embedder = build_judge(config), build_live_embedder(config)
+    judge, embedder = build_live_models(config)
     assert (judge.model, getattr(judge, "revision", None)) == ("talker", 7)
     assert getattr(judge, "label_metrics", "none") is None
     assert getattr(embedder, "model", None) == "talker"

@@ -409,17 +409,6 @@ def test_a_tree_that_found_no_room_is_not_scored(monkeypatch: pytest.MonkeyPatch
         assert captured.outcomes == {("dropped", "overload"): 2}
 
 
-def test_a_queue_that_gets_full_between_two_turns() -> None:
-    """The turn that is no job any more leaves at once; the other is scored."""
-    with patient() as (captured, evaluator):
-        run_two(captured)
-        evaluator.room = 1
-        evaluator.jobs.pop(0).begin()
-        evaluator.do_all()
-        assert statuses(captured) == {None: 5, "overload": 1, "scored": 1}
-        assert captured.outcomes["dropped", "overload"] == 1
-
-
 @pytest.mark.parametrize("spans", ["essential", "none"])
 def test_bytes_are_bounded(spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held trees count with their texts; those over the limit leave at once."""

@@ -79,8 +79,7 @@ class Annotation:
 
     def _id_of(self, name: str) -> UUID:
         kind = "HUMAN" if self.kind == "HUMAN" else "score"
-        path = f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}"
-        return uuid5(NAMESPACE_URL, path)
+        return uuid5(NAMESPACE_URL, f"{IDENTIFIER}/{self.trace_hex}/{self.span_hex}/{kind}/{name}")
 
 
 def annotations_of(evaluation: Evaluation, *, explanations: bool = False) -> Iterator[Annotation]:
@@ -107,25 +106,27 @@ def annotations_of(evaluation: Evaluation, *, explanations: bool = False) -> Ite
                 metadata=_metadata_of(score, judged),
             )
     if evaluation.label is not None:
-        metadata = _metadata(judge=evaluation.judge, status=evaluation.status)
+        said = {"judge": evaluation.judge, "status": evaluation.status}
+        metadata = exportable_attributes(said)
         yield on_span(name=OVERALL, label=evaluation.label, kind="CODE", metadata=metadata)
 
 
 def _metadata_of(score: Score, evaluation: Evaluation) -> dict[str, Any]:
     sampling, places = evaluation.sampling, score.unsupported
-    return _metadata(
-        judge=evaluation.judge,
-        threshold=score.threshold,
-        version=score.version or None,
-        tokens=score.usage.tokens or None,
-        cost=score.cost,
-        normalized_score=score.normalized,
-        reason=score.reason,
-        sampling_probability=None if sampling is None else sampling.probability,
-        history_messages=evaluation.messages or None,
-        unsupported_count=None if places is None else len(places),
-        unsupported_offsets=[number for pair in places or () for number in pair] or None,
-    )
+    metadata = {
+        "judge": evaluation.judge,
+        "threshold": score.threshold,
+        "version": score.version or None,
+        "tokens": score.usage.tokens or None,
+        "cost": score.cost,
+        "normalized_score": score.normalized,
+        "reason": score.reason,
+        "sampling_probability": None if sampling is None else sampling.probability,
+        "history_messages": evaluation.messages or None,
+        "unsupported_count": None if places is None else len(places),
+        "unsupported_offsets": [number for pair in places or () for number in pair] or None,
+    }
+    return exportable_attributes(metadata)
 
 
 def annotation_of(feedback: Feedback) -> Annotation:
@@ -141,10 +142,11 @@ def annotation_of(feedback: Feedback) -> Annotation:
     )
 
 
-def _metadata(**values: Any) -> dict[str, Any]:
+def exportable_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``attributes`` without None; lone surrogates, which UTF-8 lacks, are replaced."""
     return {
         name: exportable(value) if isinstance(value, str) else value
-        for name, value in values.items()
+        for name, value in attributes.items()
         if value is not None
     }
 
