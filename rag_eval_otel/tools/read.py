@@ -50,8 +50,7 @@ def source_of(data: object) -> Source:
         suffix = path.suffix.lower()
         if suffix not in _READERS:
             msg = f"{path}: cannot read {path.suffix or 'a file without suffix'}"
-            forms = ", ".join(_READERS)
-            raise ConfigError(f"{msg}; use {forms}; .jsonl is an object a line, .csv has commas")
+            raise ConfigError(f"{msg}; use .jsonl (an object a line), .csv (commas) or .parquet")
         if not path.is_file():
             raise ConfigError(f"{path}: there is no such file")
         return Source(name=str(path), read=partial(_READERS[suffix], path))
@@ -63,9 +62,7 @@ def source_of(data: object) -> Source:
         read = partial(_batches, partial(data.to_batches, max_chunksize=_BATCH))
     elif isinstance(data, Mapping):
         columns = [*data.values()]
-        are_lists = all(
-            isinstance(each, list | tuple) or hasattr(each, "tolist") for each in columns
-        )
+        are_lists = all(hasattr(c, "__len__") and not isinstance(c, str | Mapping) for c in columns)
         if not are_lists or len(set(map(len, columns))) > 1:
             rule = "a mapping must hold columns, lists of one length"
             raise ConfigError(f"{rule}; pass one split of a dataset, and a single row as [row]")
