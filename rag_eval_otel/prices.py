@@ -78,8 +78,9 @@ class Prices:
             cost = next((cost for cost in costs if cost is not None), None)
             if cost is None:
                 _warn_of_unknown(names[-1])
-            total += math.nan if cost is None else cost
-        return None if math.isnan(total) else total
+                return None
+            total += cost
+        return total
 
     def cost(self, model: str | None, usage: Usage) -> float | None:
         """Return what the tokens in ``usage`` cost with ``model``; None if its price is unknown."""

@@ -17,7 +17,6 @@ from rag_eval_otel.environment import Signal, exporter_names, sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.tasks import Useful, Verdict
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.metrics import Correctness, with_thresholds
 from rag_eval_otel.sampling import SamplingRule
@@ -475,14 +474,3 @@ def test_rules_take_other_scales(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'rag_evaluation_judge="lexical",gen_ai_evaluation_name=~"' in usual
     assert "answer_relevancy" in usual
     assert "context_relevance|" not in usual
-
-
-@pytest.mark.parametrize(("probability", "verdict"), [(0.0, 0), (0.49, 0), (0.5, 1), (1.0, 1)])
-def test_a_verdict_may_carry_a_probability(probability: float, verdict: int) -> None:
-    """From a half on it is a yes; one that is told as 0 or 1 is as likely as that."""
-    graded = Verdict.graded(probability, index=1)
-    assert (graded.verdict, graded.probability, graded.is_graded) == (verdict, probability, True)
-    plain = Useful(verdict=1)
-    assert (plain.probability, plain.is_graded) == (1.0, False)
-    with pytest.raises(ValueError, match="must be from 0 to 1"):
-        Verdict.graded(1.2, index=1)

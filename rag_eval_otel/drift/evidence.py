@@ -285,8 +285,7 @@ class Evidence:
         _, start, total, squares = self._runs[view * _RUN_SIZE : (view + 1) * _RUN_SIZE]
         n = max(1, count - int(start))
         mean = (self._total - total) / n
-        variance = max(0.0, (self._squares - squares) / n - mean * mean)
-        return Run(int(start), n, mean, variance)
+        return Run(int(start), n, mean, max(0.0, (self._squares - squares) / n - mean * mean))
 
     def to_state(self) -> dict[str, Any]:
         return {

@@ -428,21 +428,15 @@ class SpanScores:
         events = [*span.events, *self.events_of(ending)]
         return copied(span, attributes={**present, **added}, events=events)
 
-    def write(self, span: Span, ending: Ending) -> None:
-        """Add the attributes and events of ``ending`` to ``span``, which is still open."""
-        self.set(span, self.parts_of(ending))
-        self.add_events(span, ending)
-
-    def set(self, span: Span, parts: Sequence[_Part]) -> None:
-        """Set the attributes of ``parts`` on the open ``span``, as far as there is room."""
+    def write(self, span: Span, ending: Ending, parts: Sequence[_Part] | None = None) -> None:
+        """Add ``parts``, by default all of ``ending``, and its events to the open ``span``."""
         most, length = limits_of(span)
         present = getattr(span, "attributes", None) or {}  # none if it does not record
+        parts = self.parts_of(ending) if parts is None else parts
         for name, value in self.fitting(parts, present, most).items():
             is_cut = length is not None and len(str(value)) > length
             if not (is_cut and name.endswith(".metadata")):  # JSON that is cut is none
                 span.set_attribute(name, value)
-
-    def add_events(self, span: Span, ending: Ending) -> None:
         for event in self.events_of(ending):
             span.add_event(event.name, event.attributes, event.timestamp)
 

@@ -55,6 +55,5 @@ class Carrier:
             links=[Link(linked)],
             attributes={SPAN_KIND: "EVALUATOR", **known},
         )
-        self.scores.set(span, found)
-        self.scores.add_events(span, ending)
+        self.scores.write(span, ending, found)
         span.end()

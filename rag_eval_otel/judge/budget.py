@@ -199,8 +199,7 @@ class Budget:
         with self._lock:
             now = self._clock()
             local = [window.sum(now) for window in self._windows]
-        seen = self._seen if now < self._seen_until else local
-        return list(map(max, local, seen))
+        return list(map(max, local, self._seen if now < self._seen_until else local))
 
 
 _OF_ARGUMENTS = (AttributeError, LookupError, TypeError, ValueError)

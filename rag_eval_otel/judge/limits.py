@@ -257,8 +257,7 @@ class Endpoint:
         is_paused = retry_after_of(error) is not None or not has_breaker
         if attempt.outcome == "rate_limited" and is_paused:
             # While the server answers other requests of a dataset, a refusal uses up no try.
-            is_answering = self._clock() - self._answered < _MINUTE
-            return tries + (has_breaker or not is_answering)
+            return tries + (has_breaker or self._clock() - self._answered >= _MINUTE)
         while tries < self.limits.retries:
             tries += 1
             delay = self._draw() * _back_off(tries)

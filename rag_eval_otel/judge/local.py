@@ -207,11 +207,8 @@ class Classifier:
 
 def _load(model: str | os.PathLike[str], device: str | None) -> Any:
     make = require("sentence_transformers", "local").CrossEncoder
-    name = os.fspath(model)
-    if name.startswith("~"):
-        name = str(Path(name).expanduser())
     try:
-        found = make(name, device=device)
+        found = make(str(Path(model).expanduser()), device=device)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         told = str(error).partition("\n")[0]
         raise ConfigError(f"local/{model} cannot be loaded: {told}") from error

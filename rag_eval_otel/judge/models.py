@@ -104,8 +104,7 @@ def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedd
         # Keys and addresses in the environment may change between calls.
         parts = filter(None, map(parts_of, (config.judge, config.embedder)))
         names = [n for one, *_ in parts for n in (*one.keys, *one.addresses, *one.settings)]
-        environment = tuple(first_set((name,)) for name in names)
-        return _named(config.judge, config.embedder, environment)
+        return _named(config.judge, config.embedder, tuple(first_set((name,)) for name in names))
     return build_plain_judge(config), build_embedder(config)
 
 

@@ -373,17 +373,6 @@ def test_scores_are_events_of_the_span(events: ScoreEvents) -> None:
         assert (span.attributes or {})["rag.evaluation.faithfulness.score"] == 1.0
 
 
-def test_scores_of_both_judges_of_a_cascade_are_events() -> None:
-    """The offline scores have events of their own, with their judge and other names."""
-    offline = Evaluation(scores=(OK,), judge="lexical")
-    both = Ending("scored", evaluation=Evaluation(scores=(OK,), judge="m", offline=offline))
-    span = SpanScores(events="span").copy(ended_with(), both)
-    found = [event.attributes or {} for event in span.events[1:]]
-    assert [one["rag.evaluation.judge"] for one in found] == ["m", "lexical"]
-    names = [one["gen_ai.evaluation.name"] for one in found]
-    assert names == ["faithfulness", "offline.faithfulness"]
-
-
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PATHS = sorted(FOLDER.glob("*.json"))
 STRIP = ContentFilter(exported="none")

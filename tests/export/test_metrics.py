@@ -46,10 +46,18 @@ def recorded(evaluation: Evaluation) -> dict[str, Any]:
     return {metric.name: list(metric.data.data_points) for metric in found}
 
 
-def test_requests_and_tokens_are_counted() -> None:
-    """They are counted by judge; unused instruments have no point."""
+def test_requests_tokens_and_money_are_counted() -> None:
+    """They are counted by judge, money by metric, too; unused instruments have no point."""
     usage = Usage(judge_requests=4, prompt_tokens=100, completion_tokens=9, embedding_requests=1)
-    points = recorded(Evaluation(scores=(OK,), judge="m", usage=usage, lag=0.5))
+    paid = (replace(OK, cost=0.25), NORMAL)
+    points = recorded(Evaluation(scores=paid, judge="m", usage=usage, lag=0.5, currency="EUR"))
+    (money,) = points["rag.evaluation.judge.cost"]
+    assert money.value == 0.25
+    assert dict(money.attributes) == {
+        "gen_ai.evaluation.name": OK.name,
+        "rag.evaluation.judge": "m",
+        "rag.evaluation.currency": "EUR",
+    }
     assert [p.value for p in points["rag.evaluation.judge.calls"]] == [4]
     tokens = points["rag.evaluation.judge.tokens"]
     assert {p.attributes["token_type"]: p.value for p in tokens} == {"input": 100, "output": 9}
@@ -65,27 +73,8 @@ def test_histograms_have_one_scale() -> None:
     """The buckets cover [0, 1]; normalized scores are recorded, including 0."""
     zero = Score(name="rubric", value=1, normalized=0.0)
     points = recorded(Evaluation(scores=(OK, NORMAL, zero)))["rag.evaluation.score"]
-    assert {p.attributes["gen_ai.evaluation.name"]: p.sum for p in points} == {
-        "faithfulness": 1.0,
-        "correctness": 0.75,
-        "rubric": 0.0,
-    }
-
-
-def test_money_is_counted_by_metric_and_judge() -> None:
-    """The counter has the cost of each score, and nothing for a score without tokens."""
-    paid = Score(name="faithfulness", value=1, cost=0.25)
-    usage = Usage(prompt_tokens=1, embedding_tokens=7)
-    found = recorded(
-        Evaluation(scores=(paid, OK), judge="m", usage=usage, cost=0.25, currency="EUR")
-    )
-    (point,) = found["rag.evaluation.judge.cost"]
-    assert point.value == 0.25
-    assert dict(point.attributes) == {
-        "gen_ai.evaluation.name": "faithfulness",
-        "rag.evaluation.judge": "m",
-        "rag.evaluation.currency": "EUR",
-    }
+    sums = {p.attributes["gen_ai.evaluation.name"]: p.sum for p in points}
+    assert sums == {"faithfulness": 1.0, "correctness": 0.75, "rubric": 0.0}
 
 
 def test_the_names_of_judges_are_limited() -> None:

@@ -376,7 +376,6 @@ AWS = {"ResponseMetadata": {"HTTPStatusCode": 429}}
         (known_by_name("ClientError", response=AWS), "rate_limited"),
         (known_by_name("ConnectFailed"), "transport"),
         (ConnectionResetError(), "transport"),
-        (ValueError(), "internal"),
     ],
 )
 def test_errors_of_other_libraries_have_their_outcome(error: BaseException, outcome: str) -> None:

@@ -73,7 +73,6 @@ def test_failed_requests_are_counted_without_tokens() -> None:
     [
         None,
         {},
-        {"usage": None},
         {"usage": {"prompt_tokens": "7", "completion_tokens": None, "total_tokens": float("nan")}},
         {"usage": {"prompt_tokens": -7}},
         {"usage": {"prompt_tokens": 0, "total_tokens": 0}, "data": []},

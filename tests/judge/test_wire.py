@@ -225,7 +225,6 @@ def test_no_lone_surrogate_is_sent() -> None:
         "```json\n{}\n```",
         "Here you are:\n{}\nAnything else?",
         "<think>They ask {{so much}}.</think>\n{}",
-        "```\n{}",
         'An example would be {{"rating": 0}}. Mine is\n{}',
         "{{}} {}",
     ],

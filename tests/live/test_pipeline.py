@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableLambda
@@ -428,42 +426,6 @@ def test_bytes_are_bounded(spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         evaluator.do_all()
         assert len(captured.pipeline.store) == 0
         assert len(captured.spans) == (27 if spans == "essential" else 0)
-
-
-STEPS = ("begin", "run", "timeout", "flushed", "shutdown", "give up")
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), max_size=30))
-def test_any_order_ends_each_span_once(steps: list[tuple[str, int]]) -> None:
-    """Jobs, deadlines, flushes and shutdowns may come in any order: nothing lost or doubled."""
-    with patient() as (captured, evaluator):
-        for number in range(3):
-            run_two(captured, 1 + 100 * number)
-        begun = set[int]()
-        for step, which in steps:
-            if step in {"timeout", "flushed", "shutdown"}:
-                release_all(captured, step)
-            elif which < len(evaluator.jobs):
-                job = evaluator.jobs[which]
-                if step == "begin" and id(job) not in begun:
-                    begun.add(id(job))
-                    if not job.begin():
-                        evaluator.jobs.remove(job)
-                elif step == "run" and id(job) in begun:
-                    evaluator.do(job)
-                    evaluator.jobs.remove(job)
-                elif step == "give up":
-                    job.give_up("shutdown")
-                    evaluator.jobs.remove(job)
-        release_all(captured, "shutdown")
-        ids = Counter(span.context.span_id for span in captured.spans)
-        assert len(ids) == 3 * 7
-        assert set(ids.values()) == {1}
-        assert sum(status_on(span) is not None for span in captured.spans) == 6
-        for job in evaluator.jobs[:]:
-            job.give_up("shutdown")
-        assert len(captured.turns) + captured.outcomes["dropped", "shutdown"] == 6
 
 
 class Contexts(SpanProcessor):
