@@ -146,7 +146,7 @@ no LLM judge. Next: rag-eval-otel demo --judge openai/MODEL"""
 _NEXT = """\
 Your own application: RagEvalCallbackHandler() for LangChain, instrument() beside an instrumentation
 (README.md). The scores are on the spans, in attributes rag.evaluation.*: see them in your backend
-with OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318, or with dashboards and alerts: make look"""
+with OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318; see dashboards with: rag-eval-otel look"""
 _COLOURS = {"pass": "32", "fail": "1;31"}  # ANSI: green, bold red; else faint
 
 

@@ -277,6 +277,7 @@ def test_help_is_quick(name: str) -> None:
     [
         ("reprot", "there is no command 'reprot'; did you mean report?"),
         ("xyzzy", "there is no command 'xyzzy'; commands: backfill, "),
+        ("", "a command is missing; commands: backfill, "),
         ("report a --wrost 1", "unrecognized arguments: --wrost 1; did you mean --worst?"),
         ("evaluate a --outptu=b", "unrecognized arguments: --outptu=b; did you mean --output?"),
         ("metrics --xyzzy", "unrecognized arguments: --xyzzy\n"),

@@ -77,9 +77,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     known, name = registered(), next(iter(words), "")
     if name not in known:
-        if name and not name.startswith("-"):
-            meant = _meant(name, known)
-            parser.error(f"there is no command {name!r}{meant}; commands: {', '.join(known)}")
+        if not name.startswith("-"):
+            wrong = f"there is no command {name!r}" if name else "a command is missing"
+            parser.error(f"{wrong}{_meant(name, known)}; commands: {', '.join(known)}")
         for name, point in known.items():
             commands.add_parser(name, help=_summary(point))
         return parser.parse_args(words)
