@@ -44,6 +44,10 @@ def doctor_is_on() -> bool:
     return os.environ.get(DOCTOR, "").strip() not in {"", "0"}
 
 
+def otlp_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
+
+
 def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
     return _otlp("traces", "ENDPOINT", environ) or None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import zlib
@@ -28,7 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
-from rag_eval_otel.environment import Signal, first_set, otlp_endpoint
+from rag_eval_otel.environment import Signal, first_set, otlp_endpoint, otlp_variables
 from rag_eval_otel.judge.lexical import STOP, terms
 from rag_eval_otel.live.instrument import instrument
 from rag_eval_otel.runtime.sdk import Providers, exporters
@@ -230,7 +229,7 @@ def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> i
 
 
 def _test_exports() -> Sequence[Answer]:
-    environ = os.environ
+    environ = otlp_variables()
     endpoints = otlp_endpoints(environ) if otlp_endpoint(environ) is not None else []
     return export_all([each for each in endpoints if each.source], _TEST_SECONDS)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rag_eval_otel.environment import first_set
+from rag_eval_otel.environment import first_set, otlp_variables
 from rag_eval_otel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ async def _serve(options: argparse.Namespace, config: Config) -> int:
     from rag_eval_otel.worker.engine import Engine  # noqa: PLC0415
     from rag_eval_otel.worker.exporter import Exporter, build_sender  # noqa: PLC0415
 
-    sender = build_sender(os.environ, options.endpoint)
+    sender = build_sender(otlp_variables(), options.endpoint)
     providers = _providers()
     meters = None if providers is None else providers.meter_provider
     engine = Engine(
