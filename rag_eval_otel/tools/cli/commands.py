@@ -44,10 +44,7 @@ _PERIOD: Options = {
     "--sample-rate SHARE": ("a share of the traces (default: 1)", {**_NUMBER, "default": 1.0}),
 }
 _VALUE_LIMIT: Options = {
-    "--value-limit N": (
-        "length to which applications cut texts (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
-        {"type": int},
-    ),
+    "--value-limit N": ("applications cut texts to N (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)", _COUNT),
 }
 _VERSIONS: Options = {
     "--versions": ("any: compare other judges, metrics and prompts, too", chosen("same", "any"))
