@@ -42,7 +42,7 @@ from rag_eval_otel.log import log
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics, scale_of, with_thresholds
 from rag_eval_otel.metrics.base import Direction, Metric, direction_of, label_of
 from rag_eval_otel.metrics.custom import FunctionMetric
-from rag_eval_otel.runtime.guard import require, silence
+from rag_eval_otel.runtime.guard import LimitedLog, require, silence
 from rag_eval_otel.tools.cli.options import (
     INTERRUPTED,
     measurement_for,
@@ -83,6 +83,7 @@ class ScoreCache:
     ) -> None:
         self._path = path
         self._database = database
+        self._log = LimitedLog()
         self._definitions = measurement.definitions()
         self._thresholds: dict[str, tuple[float | None, Direction]] = {
             metric.name: (metric.threshold, direction_of(metric))
@@ -113,17 +114,13 @@ class ScoreCache:
     def put(self, sample: Sample, scores: Iterable[Score], *, judge: str | None) -> None:
         """Store the ``scores`` of ``sample`` except errors, which may be gone in a later run."""
         keys = self._keys(sample)
-        rows = [
-            (
-                keys[s.name],
-                judge,
-                json.dumps(replace(s, usage=Usage(), cost=None).as_dict(), default=str),
-            )
-            for s in scores
-            if is_final(s)
-        ]
-        with _cache_errors(self._path), self._database:
-            self._database.executemany(_PUT, rows)
+        final = (replace(s, usage=Usage(), cost=None) for s in scores if is_final(s))
+        rows = [(keys[s.name], judge, json.dumps(s.as_dict(), default=str)) for s in final]
+        try:
+            with self._database:
+                self._database.executemany(_PUT, rows)
+        except sqlite3.Error as error:  # a full disk costs requests of a later run, and no score
+            self._log.write("cache", "the cache %s cannot be written (%s)", self._path, error)
 
     def _keys(self, sample: Sample) -> dict[str, str]:
         content = digest(sample)
