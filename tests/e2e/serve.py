@@ -38,8 +38,9 @@ class Serve:
     @property
     def counts(self) -> dict[str, int]:
         """How many spans and turns there were, by what became of them; after the end."""
-        parts = re.findall(r"([\d,]+) ([a-z_ ]+)", "".join(self.log[-2:]))
-        return {name: int(number.replace(",", "")) for number, name in parts}
+        parts = re.findall(r"([\d,]+) ([a-z_]+)", "".join(self.log[-2:]))
+        counts = {name: int(number.replace(",", "")) for number, name in parts}
+        return {name: number for name, number in counts.items() if number and name != "in"}
 
     @property
     def cpu(self) -> float:
