@@ -346,7 +346,7 @@ class Shown:
     def url_of(self, row: Row) -> str | None:
         if self.trace_url is None or not row.trace:
             return None
-        trace, span = (quote(part, safe="") for part in (row.trace, row.span))  # without braces
+        trace, span = (quote(each, "", errors="replace") for each in (row.trace, row.span))
         return self.trace_url.replace("{trace_id}", trace).replace("{span_id}", span)
 
 

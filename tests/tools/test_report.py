@@ -221,9 +221,9 @@ def test_markup_in_the_file_is_escaped(tmp_path: Path) -> None:
 
 def test_unprintable_characters_are_replaced(tmp_path: Path) -> None:
     """Surrogates, NUL and other controls, in a text that reverses its direction."""
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"score": 1, "judge": "\\ud800\\u0000\\u001b\\u202e", "metric": "m"}\n')
-    page = page_of(path)
+    cells = {"judge": "\ud800\0\x1b\u202e", "metric": "m", "trace_id": "\ud800{span_id}"}
+    page = page_of(jsonl(tmp_path / "a.jsonl", [{"score": 1, **cells}]), *EVERYTHING)
+    assert 'href="http://x/%3F%7Bspan_id%7D?"' in page
     assert "<bdi>\ufffd\ufffd\ufffd\u202e</bdi>" in page
 
 
