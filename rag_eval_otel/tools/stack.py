@@ -153,8 +153,7 @@ def _source(name: str) -> Path:
 def _built(programs: Programs, begin: Callable[[str], object]) -> str | None:
     """Return the path of the collector. It is built on first use, which takes some minutes."""
     build = programs.launch("build", "/bin/sh", _source("build.sh"))
-    programs.stopped.wait(_BUILD_SECONDS)
-    if build.poll() is None:
+    if not programs.stopped.wait(_BUILD_SECONDS) and build.poll() is None:
         begin(f"building the collector, once, for minutes: {programs.folder / 'build.log'}")
     while build.poll() is None and not programs.stopped.wait(0.1):
         pass

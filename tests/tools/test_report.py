@@ -394,10 +394,15 @@ def test_the_headline_says_what_the_data_show(tmp_path: Path) -> None:
         ([{"score": 1}], "nothing says which of them are good"),
         ([row(0, f=labelled(1.0)) | {"label": "pass"}], "100 % of 1 turns pass"),
         ([{"score": 0.5}] * 1200, "no drift was found"),
+        (
+            [{"score": i < 1100, "metric": "f", "service": "a"} for i in range(1500)]
+            + [{"score": 1, "metric": "f", "service": "b"}] * 1500,
+            "f of a fell around row 1,100",
+        ),
     ],
 )
 def test_the_headline_claims_nothing_else(rows: list[Any], told: str, tmp_path: Path) -> None:
-    """Without labels there is no share, and with few scores nothing about drift."""
+    """Without labels there is no share, with few scores nothing about drift; services are named."""
     page = page_of(jsonl(tmp_path / "a.jsonl", rows))
     assert re.findall("<h1>(.*)</h1>", page) == [f"<bdi>{told}</bdi>"]
 
