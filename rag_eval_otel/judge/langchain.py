@@ -37,8 +37,7 @@ class LangChainJudge:
         self._llm, self._workers = llm, Workers()
         inner = getattr(llm, "bound", None) or getattr(llm, "first", None) or llm
         names = [name for name in (getattr(inner, each, None) for each in _NAMES) if name]
-        named = next((name for name in names if isinstance(name, str)), type(inner).__name__)
-        self.model = model or named
+        self.model = model or next((n for n in names if isinstance(n, str)), type(inner).__name__)
         self.title = f"{type(inner).__name__}/{self.model}"  # in log lines
 
     def __repr__(self) -> str:

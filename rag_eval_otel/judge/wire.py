@@ -69,6 +69,8 @@ def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
                 texts[path.name] = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts: {place} cannot be read: {error}") from error
+    if not texts:
+        raise ConfigError(f"prompts: {place} has no .md file")
     for name, text in sorted(texts.items()):
         if name not in names:
             close = "".join(f"; did you mean {n}?" for n in get_close_matches(name, names, n=1))

@@ -442,4 +442,4 @@ def _write(path: Path, calibrations: Iterable[Calibration]) -> None:
         lines.append(f"{key} = {chosen.value:.6g}  # {remark}\n")
     if not lines:
         raise ConfigError(f"nothing was written to {path}: no threshold fits")
-    write_whole(path, _HEAD + "".join(lines), option="--write")
+    write_whole(path, _HEAD + "".join(lines), option="--output")

@@ -335,10 +335,7 @@ class Phoenix(Source):
         client = require("phoenix.client", "phoenix").Client()
         with self._connection():
             spans = client.spans.get_spans(
-                project_identifier=self.name,
-                start_time=self.since,
-                end_time=self.until,
-                limit=_ALL,
+                project_identifier=self.name, start_time=self.since, end_time=self.until, limit=_ALL
             )
         yield {"resourceSpans": [_of_phoenix(span, self.name) for span in spans]}
 

@@ -19,7 +19,6 @@ from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
-from urllib.parse import urlsplit
 
 from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
@@ -336,6 +335,10 @@ class Endpoint:
     url: str
     source: str = ""
 
+    @property
+    def server(self) -> str:
+        return self.url.partition("//")[2].partition("/")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -352,7 +355,6 @@ async def _check(
     # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
     asyncio.get_running_loop().set_default_executor(Workers())
     questions = [] if config is None else _questions(config, timeout=timeout)
-
     exports = asyncio.get_running_loop().run_in_executor(
         None, export_all, endpoints, min(timeout, _EXPORT_SECONDS)
     )
@@ -446,10 +448,7 @@ class _Logged(logging.Handler):
 
 
 _OF_EXPORTERS: Final = logging.getLogger("opentelemetry.exporter.otlp")
-_ACCEPTED: Final = (
-    "code: 400",
-    "INVALID_ARGUMENT",
-)  # some servers refuse a request without content
+_ACCEPTED: Final = ("code: 400", "INVALID_ARGUMENT")  # of servers that refuse an empty request
 
 
 def export_all(endpoints: Sequence[Endpoint], timeout: float) -> list[Answer]:
@@ -457,7 +456,7 @@ def export_all(endpoints: Sequence[Endpoint], timeout: float) -> list[Answer]:
     answers: list[Answer] = []
     failed: dict[str, Answer] = {}
     for endpoint in endpoints:  # one after another: exporters log no message twice in a row
-        server = urlsplit(endpoint.url).netloc
+        server = endpoint.server
         if server not in failed:
             answers.append(export_nothing(endpoint, timeout))
         else:
@@ -536,8 +535,8 @@ def from_answers(answers: Sequence[Answer]) -> Iterator[Finding]:
         endpoint = answer.endpoint
         cause = "otlp-fails" if endpoint.source else "otlp-unset"
         cause = "otlp-signal" if traces_arrive else cause
-        if (cause, urlsplit(endpoint.url).netloc) not in seen:
-            seen.add((cause, urlsplit(endpoint.url).netloc))
+        if (cause, endpoint.server) not in seen:
+            seen.add((cause, endpoint.server))
             source = f" ({endpoint.source})" if endpoint.source else ""
             text = f"{endpoint.url}{source} by {endpoint.exporter}: {answer.text}"
             yield finding(cause, f"{endpoint.signal} to {text}")

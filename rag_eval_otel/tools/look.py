@@ -212,10 +212,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._look = look
         super().__init__(*rest)
 
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # the page was closed
+            super().handle()
+
     def do_GET(self) -> None:  # the base class's name
         path, _, query = self.path.partition("?")
         name = path.removeprefix("/") or "look.html"
-        if name == "state":
+        if self.headers.get("Host", "").partition(":")[0] not in {"127.0.0.1", "localhost"}:
+            self.send_error(403, "the page is at 127.0.0.1")  # a site may name our address its own
+        elif name == "state":
             self._reply("application/json", json.dumps(self._look.state()))
         elif name == "series":
             reply = self._look.asked_of("Prometheus", f"/api/v1/query_range?{query}")
@@ -231,8 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        with suppress(ConnectionError):  # the page was closed
-            self.wfile.write(text.encode("utf-8", "replace"))
+        self.wfile.write(text.encode("utf-8", "replace"))
 
     def log_message(self, *_: Any) -> None: ...
 

@@ -346,7 +346,7 @@ class Shown:
     def url_of(self, row: Row) -> str | None:
         if self.trace_url is None or not row.trace:
             return None
-        trace, span = (quote(part, safe="") for part in (row.trace, row.span))  # without braces
+        trace, span = (quote(each, "", errors="replace") for each in (row.trace, row.span))
         return self.trace_url.replace("{trace_id}", trace).replace("{span_id}", span)
 
 
@@ -376,10 +376,13 @@ def _trouble(metric: Mapping[str, Any]) -> tuple[float, ...]:
 
 def _headline(scores: FileScores, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what drift alarms and labels say, in words: nothing that they do not show."""
+    has_one = len(scores.services) == 1
     changes = [
-        f"{metric['series'].name[:120]} {VERBS[mark.alarm.direction]}"
+        f"{series.name[:60]}{of} {VERBS[mark.alarm.direction]}"
         f" around {drawing.day_name(mark.onset, metric['unit'])}"
         for metric in metrics
+        for series in [metric["series"]]
+        for of in ["" if has_one else f" of {series.service[:60] or 'unknown service'}"]
         for mark in metric["marks"][-1:]
     ]
     parts = changes[:_CHANGES]

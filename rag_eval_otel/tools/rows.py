@@ -169,9 +169,8 @@ def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
     if normalized is not None and not 0 <= normalized <= 1:
         normalized = None
     value = normalized if value is None else value
-    status = cells.get("status")
+    status, label, reason = (text(cells.get(name)) for name in ("status", "label", "reason"))
     is_ok = value is not None and status not in {"undefined", "error"}
-    label, reason = cells.get("label"), text(cells.get("reason"))
     return Score(
         name=name,
         value=value if is_ok else None,

@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from rag_eval_otel.environment import otlp_variables
 from rag_eval_otel.tools.cli.options import say
 
 _START_SECONDS: Final = 30.0
@@ -63,12 +64,13 @@ class Programs:
         return False
 
     def close(self) -> None:
+        running = [each for each in self._running if each.poll() is None]  # ids are used again
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for process in self._running:
+            for process in running:
                 with suppress(OSError):  # it has ended
                     os.killpg(process.pid, number)
             deadline = time.monotonic() + _END_SECONDS
-            for process in self._running:
+            for process in running:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.1, deadline - time.monotonic()))
 
@@ -79,6 +81,8 @@ def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, 
     The collector's address is set as the OTLP endpoint of this process. ``begin`` gets a text while
     the collector is built.
     """
+    for name in otlp_variables():  # those of the user's own application, also its keys
+        del os.environ[name]
     prometheus = _installed("prometheus")
     collector = _built(programs, begin) if prometheus else None
     grpc, otlp, health, apps, spans, own, server, manager = _free_addresses(8)
@@ -149,8 +153,7 @@ def _source(name: str) -> Path:
 def _built(programs: Programs, begin: Callable[[str], object]) -> str | None:
     """Return the path of the collector. It is built on first use, which takes some minutes."""
     build = programs.launch("build", "/bin/sh", _source("build.sh"))
-    programs.stopped.wait(_BUILD_SECONDS)
-    if build.poll() is None:
+    if not programs.stopped.wait(_BUILD_SECONDS) and build.poll() is None:
         begin(f"building the collector, once, for minutes: {programs.folder / 'build.log'}")
     while build.poll() is None and not programs.stopped.wait(0.1):
         pass

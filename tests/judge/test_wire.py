@@ -404,6 +404,8 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
     (folder / PROMPT).write_text("")
     with pytest.raises(ConfigError, match=PROMPT):
         instrument(tracer_provider=TracerProvider())
+    with pytest.raises(ConfigError, match=r"has no \.md file"):
+        load_prompts(folder.parent)
 
 
 @pytest.mark.parametrize(

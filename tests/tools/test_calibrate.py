@@ -133,6 +133,7 @@ def test_labels_are_read_in_all_forms(label: object, expected: float | None) -> 
         ({"score": None, "label": 1, "status": "error"}, (None, 1.0)),
         ({"score": 0.0, "label": 1, "status": "undefined"}, (None, 1.0)),
         ({"score": 0.8, "human": "pass", "label": "fail"}, (0.8, 1.0)),
+        ({"scores": {"score": {"value": 0.8, "status": [], "label": {}}}, "human": 1}, (0.8, 1.0)),
     ],
 )
 def test_score_without_a_number_is_none(row: dict[str, Any], observation: Any) -> None:
@@ -245,6 +246,7 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
     [
         ([], "name a FILE with human labels, or --built-in"),
         (["a.jsonl", "--built-in"], "name a FILE with human labels, or --built-in"),
+        (["--built-in", "-o", "/none/a.toml"], "--output /none/a.toml cannot be written"),
     ],
 )
 def test_unfitting_options(

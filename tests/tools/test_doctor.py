@@ -213,6 +213,16 @@ def test_an_endpoint_that_refuses_is_named_once(
     assert told.endswith("problems: 1, warnings: 0\n")
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "nonsense"])
+def test_a_malformed_endpoint_is_a_problem(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its text, for all three signals once."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.count(f"PROBLEM otlp-fails: traces to {url}") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "value", "cause"),
     [

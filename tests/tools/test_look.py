@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -17,13 +18,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from processes import environment
+from rag_eval_otel.environment import otlp_variables
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.tools import stack
 from rag_eval_otel.tools.cli import main
@@ -34,7 +36,7 @@ from rag_eval_otel.tools.traffic import PHASES, HandbookJudge, planned, play
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-def got(url: str) -> tuple[Message, str]:
+def got(url: str | Request) -> tuple[Message, str]:
     with urlopen(url) as reply:  # noqa: S310  # of the test's own server
         return reply.headers, reply.read().decode()
 
@@ -110,6 +112,8 @@ def test_the_page_runs_no_script_but_its_own(look: Look) -> None:
     ended(look.turns, a_turn(HOSTILE, "fail", 0.0))
     with served(look, 0) as url:
         headers, page = got(url)
+        with pytest.raises(HTTPError, match="403"):
+            got(Request(f"{url}state", headers={"Host": "attacker.example"}))  # noqa: S310
         state = json.loads(got(f"{url}state")[1])
         with pytest.raises(HTTPError, match="404"):
             got(f"{url}../pyproject.toml")
@@ -121,6 +125,15 @@ def test_the_page_runs_no_script_but_its_own(look: Look) -> None:
     assert kinds[:2] == ["text/css", "text/css"]
     assert kinds[2].endswith("/javascript")
     assert not re.search(r"<script>|<style|https?://|\son\w+=", page)
+
+
+def test_a_page_that_closes_is_no_error(look: Look, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is printed about a connection that ends before its reply."""
+    with served(look, 0) as url:
+        with socket.create_connection(("127.0.0.1", int(url.split(":")[2][:-1]))) as page:
+            page.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        got(url)
+    assert capsys.readouterr().err == ""
 
 
 def test_alerts_are_printed_when_they_fire_and_when_they_end(
@@ -186,16 +199,22 @@ def test_what_is_missing_is_named(
         (tmp_path / name).write_text(SCRIPTS[name])
         (tmp_path / name).chmod(0o755)
     monkeypatch.setattr(stack, "_PLACES", str(tmp_path))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://of-the-user's-own-application")
     monkeypatch.setattr(stack, "_source", lambda name: tmp_path / name)
     with closing(Programs(tmp_path, threading.Event())) as programs:
         assert started(programs, lambda _: None) == {}
     said = capsys.readouterr().err
+    assert not otlp_variables()
     assert advice in said
     assert "the page shows the scores and turns of this process" in said
 
 
-def test_programs_end_with_what_they_have_started(tmp_path: Path) -> None:
-    """Also one that ignores SIGTERM; one that ends at once does not run, and its log says why."""
+def test_programs_end_with_what_they_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that ignores SIGTERM; what has ended gets no signal, as its id may be another's."""
+    kill, killed = os.killpg, list[int]()
+    monkeypatch.setattr(os, "killpg", lambda *to: (killed.append(to[0]), kill(*to)))
     os.mkfifo(tmp_path / "open")
     script = "trap '' TERM; exec 3> open; sleep 600 & wait; wait"
     with closing(Programs(tmp_path, threading.Event())) as programs:
@@ -203,6 +222,7 @@ def test_programs_end_with_what_they_have_started(tmp_path: Path) -> None:
         deaf = programs.launch("deaf", "/bin/sh", "-c", script)
         pipe = (tmp_path / "open").open("rb")  # waits until the script opens it, too
     assert programs.last_line("broken") == "no port"
+    assert killed == [deaf.pid] * 2
     assert deaf.returncode == -signal.SIGKILL
     with pipe:
         assert pipe.read() == b""  # nobody has it open any more

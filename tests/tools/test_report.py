@@ -221,9 +221,9 @@ def test_markup_in_the_file_is_escaped(tmp_path: Path) -> None:
 
 def test_unprintable_characters_are_replaced(tmp_path: Path) -> None:
     """Surrogates, NUL and other controls, in a text that reverses its direction."""
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"score": 1, "judge": "\\ud800\\u0000\\u001b\\u202e", "metric": "m"}\n')
-    page = page_of(path)
+    cells = {"judge": "\ud800\0\x1b\u202e", "metric": "m", "trace_id": "\ud800{span_id}"}
+    page = page_of(jsonl(tmp_path / "a.jsonl", [{"score": 1, **cells}]), *EVERYTHING)
+    assert 'href="http://x/%3F%7Bspan_id%7D?"' in page
     assert "<bdi>\ufffd\ufffd\ufffd\u202e</bdi>" in page
 
 
@@ -394,10 +394,15 @@ def test_the_headline_says_what_the_data_show(tmp_path: Path) -> None:
         ([{"score": 1}], "nothing says which of them are good"),
         ([row(0, f=labelled(1.0)) | {"label": "pass"}], "100 % of 1 turns pass"),
         ([{"score": 0.5}] * 1200, "no drift was found"),
+        (
+            [{"score": i < 1100, "metric": "f", "service": "a"} for i in range(1500)]
+            + [{"score": 1, "metric": "f", "service": "b"}] * 1500,
+            "f of a fell around row 1,100",
+        ),
     ],
 )
 def test_the_headline_claims_nothing_else(rows: list[Any], told: str, tmp_path: Path) -> None:
-    """Without labels there is no share, and with few scores nothing about drift."""
+    """Without labels there is no share, with few scores nothing about drift; services are named."""
     page = page_of(jsonl(tmp_path / "a.jsonl", rows))
     assert re.findall("<h1>(.*)</h1>", page) == [f"<bdi>{told}</bdi>"]
 

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Terminal:
-    """A text stream that writes control and invisible characters as codes (``<U+001B>``)."""
+    """A text stream that leaves out control and invisible characters."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from rag_eval_otel.environment import names_in, switch
-from rag_eval_otel.tools.cli.options import (
-    Options,
-    add_all,
-    chosen,
-    count_up_to,
-    moment_of,
-)
+from rag_eval_otel.tools.cli.options import Options, add_all, chosen, count_up_to, moment_of
 
 _PATH: Final = {"type": Path}
 _COUNT: Final = {"type": count_up_to()}
@@ -292,10 +286,7 @@ Exit status: 0 ended, 2 misuse.
             "of the page (default: 8765; a free one if it is in use)",
             {"type": int, "default": 8765},
         ),
-        "--minutes M": (
-            "length of a cycle of the traffic (default: 3)",
-            {**_NUMBER, "default": 3},
-        ),
+        "--minutes M": ("length of a cycle of the traffic (default: 3)", {**_NUMBER, "default": 3}),
         "--rate N": ("questions a second (default: 5)", {**_NUMBER, "default": 5}),
         "--trace-url URL": (
             "link turns to traces in your backend, with {trace_id}",
