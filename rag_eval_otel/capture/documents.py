@@ -25,6 +25,7 @@ _KEPT: Final = (  # names under which applications keep the texts that a search 
 _KEPT_NAME = re.compile(_KEPT, re.IGNORECASE)
 _WORDS = re.compile(r"\w\W?\s\W?\w|[^\W\d_a-z]{4}", re.IGNORECASE)  # some scripts have no spaces
 DOCUMENTS_IN_JSON: Final = re.compile(rf'"page_content"|"{_KEPT}": ?(?:"|\[["{{])', re.IGNORECASE)
+_SENTENCE: Final = 40  # a shorter text without a full stop may be a title
 _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=(.+)\), score=[^()\n]*\)>")  # of LlamaIndex
 
 
@@ -124,9 +125,6 @@ def distinct(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)
     return tuple(by_text.values())
-
-
-_SENTENCE: Final = 40  # a shorter text without a full stop may be a title
 
 
 def is_title(text: str) -> bool:
@@ -247,6 +245,7 @@ _ITEM = re.compile(r"\(?(\d{1,3})[.)][ \t]")  # of a numbered list
 _LEAD = re.compile(r"[^\n]{0,80}:\s*")  # a line that may introduce the documents
 _RULE_AT_END = re.compile(rf"\n[ \t]*{_RULE}\Z")
 _STOP = re.compile("[.!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}\\Z")
+_FULL_STOP = re.compile("[.\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}]\\W{0,3}\\Z")
 _LETTER, _BLANK_LINE = re.compile(r"\w"), re.compile(r"\n[ \t]*\n")
 
 
@@ -369,10 +368,10 @@ def _of_rules(text: str) -> Sequence[str]:
     parts = [part for part in _APART.split(text) if part.strip()]
     if len(parts) > 1:
         return parts
-    # A rule without blank lines may also underline a heading.
+    # A rule without blank lines may also underline a heading, which may be a question.
     first, *others = parts = [part.strip() for part in _RULED.split(text)]
     named = {_NAME.match(part) is not None for part in parts if part}
-    is_apart = len(named) == 1 and (True in named or all(map(_STOP.search, parts[:-1])))
+    is_apart = len(named) == 1 and (True in named or all(map(_FULL_STOP.search, parts[:-1])))
     return parts if first and any(others) and is_apart else ()
 
 

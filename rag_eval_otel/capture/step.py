@@ -224,15 +224,15 @@ def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
         outputs = inner if isinstance(inner, Mapping) and "role" in inner else outputs
     artifact = passages_in(at(outputs, "artifact")) or ()
     documents = None if losses.lost("documents", outputs) else artifact or documents_in(outputs)
-    scored = tuple(passage for passage in documents or () if passage.score is not None)
+    scored = [passage for passage in documents or () if passage.score is not None]
     return new_step(
         view,
         "tool",
         input=losses.text("input", inputs, question_in(inputs)),
         output=losses.text("output", outputs, _tool_text(outputs)),
         documents=documents,
-        # Only retrievals return objects of a framework's document class, or texts with scores.
-        documents_seen=artifact or tuple(documents_within(outputs)) or scored,
+        # Only retrievals return objects of a framework's document class, or several scored texts.
+        documents_seen=artifact or tuple(documents_within(outputs)) or tuple(scored[1:] and scored),
         losses=losses,
         **more,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
-from rag_eval_otel.capture.documents import block_in, parts_of
+from rag_eval_otel.capture.documents import block_in, is_prose, parts_around, parts_of
 from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Part, Step
 from rag_eval_otel.capture.values import Messages, bare, is_in, is_same, json_in, normalised, place
 from rag_eval_otel.types import ContextsSource, Passage, SkipReason
@@ -182,7 +182,7 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     ]
     found += _message_retrievals(tree, found)
     if not any(one.hidden or one.cut or one.documents for one in found):
-        handed_on = _handed_on(tree) or [*_returned(tree)]
+        handed_on = _handed_on(tree) or _returned(tree)
         found = [*(one for one in found if one.documents is not None or not handed_on), *handed_on]
     return tuple(sorted(found, key=in_order))
 
@@ -282,25 +282,30 @@ def _handed_on(tree: StepTree) -> list[Step]:
     return [_retrieval(key, step, step.parent, **parts)]
 
 
-def _returned(tree: StepTree) -> Iterator[Step]:
-    """Yield a retrieval for each inner chain that returned texts which models were shown."""
+def _returned(tree: StepTree) -> list[Step]:
+    """Return a retrieval for each inner chain that returned texts which models were shown."""
+    found, left = list[Step](), set[str]()
     chains = [step for step in tree.steps if step.kind in {"agent", "chain"}]
     inner = {c.id for c in chains if any(a.input or a.input_texts for a in tree.ancestors(c))}
     outer = [step for step in chains if step.id not in inner]
     had = {passage.text for step in outer for passage in step.texts_given}
     asked = [text for step in outer for text in (step.input or "", *step.input_texts)]
-    others = Messages([*asked, *(call.output or "" for call in tree.generators)])
+    known = [*asked, *(call.output or "" for call in tree.generators)]
+    others = Messages(text for text in known if len(text) >= ANSWER_LENGTH)
+    shown = Messages(text for call in tree.generators for text in call.prompt)
     given = {passage.text: passage for step in chains for passage in step.texts_given}
     for step in (each for each in chains if each.id in inner):
         alone = given.get(step.output or "")  # OpenInference leaves out a name that is the only one
         texts = step.texts_returned or ((alone,) if alone else ())
         new = {passage.text for passage in texts if len(passage.text) >= ANSWER_LENGTH} - had
-        later = (call for call in tree.generators if new and call.start >= step.start)
-        shown = Messages(text for call in later for text in call.prompt)
-        if new and all(map(shown.find, new)) and not any(map(others.find, new)):
+        is_own = any(map(others.find, new)) or any(map(Messages(new).find, others.texts))
+        if new and all(map(shown.find, new)) and not is_own:
             had |= new
             parts = {"name": step.name, "input": step.input, "documents": texts}
-            yield _retrieval(("texts", step.id), step, step.parent, **parts)
+            found.append(_retrieval(("texts", step.id), step, step.parent, **parts))
+        left |= {text for text in (*new, *step.output_texts) if shown.find(text)}
+    around = (part for text in left for part in parts_around(text, [*had, *known]))
+    return [] if any(map(is_prose, around)) else found  # or they were shown more texts
 
 
 def _in_prompt(call: Step) -> Step | None:

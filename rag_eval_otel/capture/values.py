@@ -490,13 +490,11 @@ class Messages:
         left, found = [*self.texts], dict[str, Place]()
         for text in sorted(texts, key=len, reverse=True):
             is_part = any(text in longer for longer in found)
-            line = (
-                rf"^[^\w\n\0]*{re.escape(text.strip())}[^\w\n\0]*$" if is_part else re.escape(text)
-            )
-            pattern = re.compile(line, re.MULTILINE)
-            places = ((n, at) for n, one in enumerate(left) if (at := pattern.search(one)))
+            words = re.escape(re.sub(r"\A\W+", "", text.strip())) or "(?!)"
+            line = rf"(?m)^[^\w\n\0]*{words}[^\w\n\0]*$" if is_part else re.escape(text)
+            places = ((n, at) for n in self._order if (at := re.search(line, left[n])))
             for number, at in places:
-                found.setdefault(text, (number, len(bare(self.texts[number][: at.start()]))))
+                found.setdefault(text, (number, at.start()))
             left = [one.replace(text, "\0" * len(text)) for one in left]
         return found
 

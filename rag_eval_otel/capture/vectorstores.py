@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, Final
 
 from langchain_core.vectorstores import VectorStore
@@ -32,17 +32,14 @@ _IS_WRAPPED: Final = "_rag_eval_otel_wrapped"
 _SEARCHING: Final[ContextVar[bool]] = ContextVar("rag_eval_otel_searching", default=False)
 
 
-@cache
 def record_searches(edge: Edge) -> None:
     """Wrap the search methods of all vector store classes, also of classes defined later."""
+    if LangChainCapture.outside is not None:
+        return
     LangChainCapture.outside = LangChainCapture(lambda: SEARCHES, edge=edge)
     hook: Any = classmethod(_wrap_subclass)
     setattr(VectorStore, "__init_subclass__", hook)  # noqa: B010  # mypy forbids assigning it
-    stores: list[type] = [VectorStore]
-    while stores:
-        store = stores.pop()
-        _wrap(store)
-        stores += store.__subclasses__()
+    _wrap(VectorStore)
 
 
 def _wrap_subclass(store: type[VectorStore], /, **options: Any) -> None:
@@ -50,12 +47,14 @@ def _wrap_subclass(store: type[VectorStore], /, **options: Any) -> None:
     _wrap(store)
 
 
-def _wrap(store: type) -> None:
+def _wrap(store: type[Any]) -> None:
     for name in _METHODS:
         method = vars(store).get(name)
         if inspect.isfunction(method) and not hasattr(method, _IS_WRAPPED):
             with suppress(AttributeError, TypeError):  # a class whose methods cannot be replaced
                 setattr(store, name, _recorded(method))
+    for derived in store.__subclasses__():
+        _wrap(derived)
 
 
 def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,10 +79,9 @@ def _recorded(method: Callable[..., Any]) -> Callable[..., Any]:
 def _search(store: object, args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[list[Any]]:
     """Record a search, unless a retriever or prompt makes it; yield a list to put results into."""
     results: list[Any] = []
-    active = None if _SEARCHING.get() else active_run() or (LangChainCapture.outside, None)
-    handler, above = active or (None, None)
-    run = None
-    if handler and not (above and (above.kind == "retriever" or above.is_prompt)):
+    handler, above = active_run() or (LangChainCapture.outside, None)
+    run, is_within = None, above and (above.kind == "retriever" or above.is_prompt)
+    if handler and not (is_within or _SEARCHING.get()):
         with handler.edge:
             query = args[0] if args else options.get("query")
             run = handler.search(above, type(store).__name__, query)

@@ -99,6 +99,7 @@ WHOLE = {
     "broken JSON": '["a", "b',
     "a marker": "[REDACTED]",
     "a heading": "Prices\n---\nA ticket costs 12 euros.",
+    "questions": "How much?\n---\nIt costs 12 euros.\n\nFor whom?\n---\nFor adults.",
     "a list": "1. Buy a ticket\n2. Get on",
     "a question": "Question: how much?\nAnswer: 12 euros.",
     "a later document": "Document 7: it is the last one",

@@ -161,6 +161,13 @@ def test_results_of_tools(
     assert bool(step.documents_seen) == ("page_content" in str(outputs))
 
 
+@pytest.mark.parametrize(("count", "found"), [(1, 0), (2, 2)])
+def test_scored_texts_of_tools(count: int, found: int) -> None:
+    """Several are those of a search; a single one may be a text that the tool rates."""
+    texts = [{"text": f"{PAGE} {n}", "score": 0.9} for n in range(count)]
+    assert len(build.tool(VIEW, inputs=ASKED, outputs=texts).documents_seen) == found
+
+
 def test_a_retrieval() -> None:
     """Its query and documents, which are counted, and may be redacted or cut."""
     of = build.retrieval

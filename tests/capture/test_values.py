@@ -326,6 +326,15 @@ def test_the_place_of_parts() -> None:
     assert messages.places_of_parts([PAGE], [PAGE]) == {}
 
 
+def test_texts_within_others() -> None:
+    """A part of a longer text has lines of its own; one without words is found nowhere."""
+    shown = Messages([f"Bees.\n{'-' * 100_000}x", "Bees. Wax.\n* Bees."], first=1)
+    assert shown.places_apart(["Bees.", "Bees. Wax.", "."]) == {
+        "Bees. Wax.": (1, 0),
+        "Bees.": (1, 11),
+    }
+
+
 def test_recordings() -> None:
     """The spans of recorded applications are read as they were."""
     assert misread() == []

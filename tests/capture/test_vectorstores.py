@@ -1,10 +1,12 @@
 """Vector stores that are searched directly, within LangChain runs that are noted."""
 
 import asyncio
+import gc
 import inspect
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
+from weakref import ref
 
 import pytest
 from langchain_core.documents import Document
@@ -16,7 +18,7 @@ from apps import company
 from apps.fakes import ScriptedChat, WordEmbeddings
 from apps.parts import PROMPT, join, rag
 from live import good_judge
-from rag_eval_otel import instrument
+from rag_eval_otel import RagEvalCallbackHandler, instrument
 from rag_eval_otel.capture import vectorstores
 from rag_eval_otel.capture.vectorstores import record_searches
 from recording import Capture, capture
@@ -131,6 +133,13 @@ def test_a_search_that_is_a_part_of_an_open_run() -> None:
     (PROMPT | ScriptedChat()).invoke(shown, {"callbacks": [captured.handler]})
     assert captured.truths == []
     assert captured.reasons == ["no_retrieval"]
+
+
+def test_handlers_are_not_kept() -> None:
+    """An application may make one for each request, and every one has searches recorded."""
+    made = [ref(RagEvalCallbackHandler(judge=good_judge())) for _ in range(3)]
+    gc.collect()
+    assert [one for one in made if one() is not None] == []
 
 
 def test_a_search_that_fails() -> None:

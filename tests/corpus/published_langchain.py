@@ -157,6 +157,7 @@ def sentence_windows(config: Config) -> None:
 class Row(TypedDict):
     question: str
     facts: list[str] | str
+    docs: str
     answer: str
 
 
@@ -217,9 +218,24 @@ def parts_of_what_was_given(config: Config) -> None:
 
 
 @app()
+def facts_and_more_texts(config: Config) -> None:
+    """What is known of the user is not all that the model was shown."""
+
+    def retrieve(_: Row) -> Any:
+        return {"facts": ["The user keeps bees."], "docs": "\n".join(TWO)}
+
+    def generate(state: Row) -> Any:
+        shown = {"context": f"{state['facts'][0]}\n{state['docs']}", "question": state["question"]}
+        return {"answer": lcel(TEMPLATE, model(SAID)).invoke(shown)}
+
+    in_a_row(Row, retrieve, generate).invoke({"question": ASKED}, config)
+
+
+@app()
 def facts_written_by_a_model(config: Config) -> None:
     def recall(state: Row) -> Any:
-        return {"facts": lcel("Recall facts for {question}", model(BEE)).invoke(state)}
+        said = lcel("Recall facts for {question}", model(BEE)).invoke(state)
+        return {"facts": f"Recalled: {said}"}
 
     def generate(state: Row) -> Any:
         shown = {"context": state["facts"], "question": state["question"]}
