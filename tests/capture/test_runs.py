@@ -10,17 +10,7 @@ import pytest
 from rag_eval_otel.capture.runs import MAX_RUNS
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.types import Passage
-from recording import (
-    ANSWER,
-    QUESTION,
-    Capture,
-    begin,
-    begin_turn,
-    capture,
-    fail,
-    finish,
-    run_turn,
-)
+from recording import ANSWER, QUESTION, Capture, begin, begin_turn, capture, fail, finish, run_turn
 from support import ManualClock
 
 GRACE = 5.0

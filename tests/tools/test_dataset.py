@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 
 from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeTransportError,
-    MissingDependencyError,
-)
+from rag_eval_otel.errors import ConfigError, JudgeTransportError, MissingDependencyError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.guard import is_silent
 from rag_eval_otel.tools.dataset import (

@@ -240,8 +240,7 @@ def test_findings_on_a_variable(name: str, value: str, cause: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "expected"),
-    [("0", ["sampler-off"]), ("0.5", []), ("1", []), ("much", [])],
+    ("argument", "expected"), [("0", ["sampler-off"]), ("0.5", []), ("1", []), ("much", [])]
 )
 def test_a_sampler_with_an_argument(argument: str, expected: list[str]) -> None:
     """A ratio of 0 drops all; a ratio of 1 is no finding."""

@@ -174,10 +174,7 @@ def test_options_that_cannot_be_used(
     assert message in capsys.readouterr().err
 
 
-SCRIPTS = {
-    "prometheus": "#!/bin/sh\nexit 1",
-    "build.sh": "echo go: not found; exit 127",
-}
+SCRIPTS = {"prometheus": "#!/bin/sh\nexit 1", "build.sh": "echo go: not found; exit 127"}
 
 
 @pytest.mark.parametrize(
