@@ -257,10 +257,10 @@ def _ids(
     if trace_id is None:
         if span_id is not None:
             raise ValueError("record_feedback(span_id=...) needs trace_id=..., too")
-        context, run = get_current_span().get_span_context(), _active_run()
-        if context.is_valid or run is None:
+        context, tree = get_current_span().get_span_context(), getattr(_active_run(), "tree", None)
+        if context.is_valid or tree is None:  # another thread may just have ended the run
             return context.trace_id, context.span_id or None, "current"
-        return run.tree.root.id, None, "run"
+        return tree.root.id, None, "run"
     origin: Origin = "run" if isinstance(trace_id, UUID) or "-" in str(trace_id) else "ids"
     trace = _number(trace_id, name="trace_id", digits=32)
     span_number = None if span_id is None else _number(span_id, name="span_id", digits=16)
