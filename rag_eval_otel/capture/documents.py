@@ -23,6 +23,7 @@ _KEPT: Final = (  # names under which applications keep the texts that a search 
     r"|knowledge|search_results?)(?:_(?:str|strs|text|texts|content|list))?"
 )
 _KEPT_NAME = re.compile(_KEPT, re.IGNORECASE)
+_MAY_BE_MEMORY = re.compile("context|fact|knowledge|evidence", re.IGNORECASE)
 _WORDS = re.compile(r"\w\W?\s\W?\w|[^\W\d_a-z]{4}", re.IGNORECASE)  # some scripts have no spaces
 DOCUMENTS_IN_JSON: Final = re.compile(rf'"page_content"|"{_KEPT}": ?(?:"|\[["{{])', re.IGNORECASE)
 _SENTENCE: Final = 40  # a shorter text without a full stop may be a title
@@ -103,8 +104,9 @@ def texts_within(data: Any) -> Iterator[Passage]:
         is_text = all(isinstance(text, str) and _WORDS.search(text) for text in texts)
         if _KEPT_NAME.fullmatch(str(name)) and is_text:
             whole = None if isinstance(value, list) else passages_in_text(value)
-            # What divides the texts that were joined to several lines is not known.
-            apart = (Passage(text=text) for text in texts if value is not text or "\n" not in text)
+            # What divides lines that were joined is not known, and a single text may be a memory.
+            is_one = isinstance(value, str) and ("\n" in value or _MAY_BE_MEMORY.search(str(name)))
+            apart = (Passage(text=text) for text in texts if not is_one)
             yield from apart if whole is None else whole
 
 

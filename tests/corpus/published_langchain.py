@@ -182,8 +182,9 @@ def texts_returned_by_a_node(config: Config) -> None:
     searched_by_a_node(config, [*TWO])
 
 
-@turn(ASKED, (f"{BEE} {DANCE}",), SAID)
+@app()
 def text_returned_by_a_node(config: Config) -> None:
+    """A single text under such a name may be a memory."""
     searched_by_a_node(config, f"{BEE} {DANCE}")
 
 
