@@ -303,8 +303,10 @@ def _returned(tree: StepTree) -> list[Step]:
             had |= new
             parts = {"name": step.name, "input": step.input, "documents": texts}
             found.append(_retrieval(("texts", step.id), step, step.parent, **parts))
-        left |= {text for text in (*new, *step.output_texts) if shown.find(text)}
-    around = (part for text in left for part in parts_around(text, [*had, *known]))
+        texts_out = (text for text in step.output_texts if len(text) >= ANSWER_LENGTH)
+        left |= {text for text in (*new, *texts_out) if shown.find(text)}
+    apart = (text for text in left if not any(map(text.__contains__, had)))  # no prompts of these
+    around = (part for text in apart for part in parts_around(text, known))
     return [] if any(map(is_prose, around)) else found  # or they were shown more texts
 
 
