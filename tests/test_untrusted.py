@@ -7,6 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostile import naive
+from rag_eval_otel.judge import wire
+from rag_eval_otel.judge.tasks import GROUNDEDNESS
+from rag_eval_otel.judge.wire import compose, prompt_text
 from rag_eval_otel.untrusted import harmless, normal_form, says_nothing, suspicions, visible
 
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
@@ -137,3 +141,23 @@ def test_accents_in_a_row_are_normalised_soon(accents: str) -> None:
 def test_signs_in_a_row_are_no_accents(text: str) -> None:
     """A line drawn across the page is left as it is."""
     assert normal_form(text) == text
+
+
+def test_no_attempt_changes_the_structure_of_a_prompt() -> None:
+    """A reader who knows the code finds the marks of a harmless request, and the whole text."""
+    clean = compose([GROUNDEDNESS[0].task({"answer": "A", "contexts": ["B", "C"]})])
+    for text in [attempt["text"] for attempt in naive.ATTEMPTS]:
+        task = GROUNDEDNESS[0].task({"answer": text, "contexts": [text, "It is a city."]})
+        request = compose([task])
+        parts = naive.strict(request.user)
+        assert list(parts) == ["tasks", *naive.NAMES]
+        assert parts["answer"] == parts["contexts 1"] == f"\n{harmless(text)}\n"
+        assert parts["end"] == f"\n{prompt_text('closing')}"
+        assert (request.system, request.schema) == (clean.system, clean.schema)
+        assert request.user.partition("CODE is")[0] == clean.user.partition("CODE is")[0]
+
+
+def test_without_harmless_a_naive_judge_is_misled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the corpus has what `harmless` takes away."""
+    monkeypatch.setattr(wire, "harmless", lambda text: text)
+    assert naive.misled()["clairvoyant"] >= 10

@@ -329,10 +329,8 @@ def test_the_place_of_parts() -> None:
 def test_texts_within_others() -> None:
     """A part of a longer text has lines of its own; one without words is found nowhere."""
     shown = Messages([f"Bees.\n{'-' * 100_000}x", "Bees. Wax.\n* Bees."], first=1)
-    assert shown.places_apart(["Bees.", "Bees. Wax.", "."]) == {
-        "Bees. Wax.": (1, 0),
-        "Bees.": (1, 11),
-    }
+    places = {"Bees. Wax.": (1, 0), "Bees.": (1, 11)}
+    assert shown.places_apart(["Bees.", "Bees. Wax.", "."]) == places
 
 
 def test_recordings() -> None:

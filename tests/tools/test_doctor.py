@@ -214,9 +214,7 @@ def test_an_endpoint_that_refuses_is_named_once(
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "nonsense"])
-def test_a_malformed_endpoint_is_a_problem(
-    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_malformed_endpoint_is_a_problem(url: str, monkeypatch: Any, capsys: Any) -> None:
     """With its text, for all three signals once."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
     assert main(["doctor"]) == 1

@@ -206,9 +206,7 @@ def test_what_is_missing_is_named(
     assert "the page shows the scores and turns of this process" in said
 
 
-def test_programs_end_with_what_they_have_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_end_with_what_they_have_started(tmp_path: Path, monkeypatch: Any) -> None:
     """Also one that ignores SIGTERM; what has ended gets no signal, as its id may be another's."""
     kill, killed = os.killpg, list[int]()
     monkeypatch.setattr(os, "killpg", lambda *to: (killed.append(to[0]), kill(*to)))
