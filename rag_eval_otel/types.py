@@ -459,6 +459,7 @@ class Evaluation:
     def label(self) -> Label | None:
         """``fail`` or ``pass`` by the table in docs/outcomes.md, if its three metrics have scores.
 
+        The table needs ``context_relevance`` and ``faithfulness`` in ``label_metrics``, if any.
         Else ``fail`` if at least one metric failed its threshold; None if no metric has a label.
         If at least one of ``label_metrics`` was measured, only these metrics count.
         """

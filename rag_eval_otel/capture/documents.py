@@ -10,7 +10,10 @@ from typing import Any, Final
 from rag_eval_otel.capture.values import at, data_in, forms_of, json_in, normalised, texts_of
 from rag_eval_otel.types import Passage
 
-_TEXT_KEYS = "page_content content text document chunk passage body snippet summary".split()
+_TEXT_KEYS = (
+    *("page_content", "content", "text", "document", "chunk", "passage", "body", "snippet"),
+    "summary",
+)
 _LIST_KEYS = (
     *("documents", "nodes", "source_nodes", "results", "context", "chunks", "passages"),
     *("docs", "hits", "matches", "items", "sources", "result"),

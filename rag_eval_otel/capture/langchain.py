@@ -5,7 +5,6 @@ Nothing is parsed here, and no OpenTelemetry context is attached: it would leak 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +39,10 @@ _ENDS: Final = ("finish_reason", "stop_reason", "done_reason")  # by provider
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
 
 
+async def _pattern() -> None:
+    """Lend its code object to `_Event`, which `inspect` then takes for a coroutine function."""
+
+
 class _Event:
     """A callback that asynchronous LangChain calls directly, without a thread.
 
@@ -47,7 +50,7 @@ class _Event:
     A handler with ``run_inline`` would keep the starts of text completions from all the others.
     """
 
-    __code__: CodeType = asyncio.sleep.__code__  # that of any coroutine function
+    __code__: CodeType = _pattern.__code__
     __defaults__ = None
     __kwdefaults__ = None
     edge: Edge  # of the handler to which it is bound

@@ -298,8 +298,8 @@ def _returned(tree: StepTree) -> list[Step]:
         alone = given.get(step.output or "")  # OpenInference leaves out a name that is the only one
         texts = step.texts_returned or ((alone,) if alone else ())
         new = {passage.text for passage in texts if len(passage.text) >= ANSWER_LENGTH} - had
-        is_own = any(map(others.find, new)) or any(map(Messages(new).find, others.texts))
-        if new and all(map(shown.find, new)) and not is_own:
+        is_shown = bool(new) and all(map(shown.find, new)) and not any(map(others.find, new))
+        if is_shown and not any(map(Messages(new).find, others.texts)):
             had |= new
             parts = {"name": step.name, "input": step.input, "documents": texts}
             found.append(_retrieval(("texts", step.id), step, step.parent, **parts))

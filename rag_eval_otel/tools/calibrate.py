@@ -386,11 +386,15 @@ _HEAD = """\
 """
 _BOUND = 0.8
 _OF_JUDGE = ("judge", "concurrency")
+_OF = (("metric", "threshold", "label_threshold"), (*_OF_JUDGE, "bound"))  # without, with built-in
 
 
 def run(options: argparse.Namespace) -> int:
     if options.built_in == (options.file is not None):
         raise ConfigError("name a FILE with human labels, or --built-in to check a judge")
+    if wrong := [name for name in _OF[not options.built_in] if getattr(options, name) is not None]:
+        part = "with" if not options.built_in else "without"
+        raise ConfigError(f"--{wrong[0].replace('_', '-')} can only be used {part} --built-in")
     if options.built_in:
         seen = _observed_of_judge(options)
     else:

@@ -201,7 +201,7 @@ class _Report(SpanProcessor):
             yield finding("provider-missing", ", ".join(f"no {kind} is set" for kind in missing))
         sampler = getattr(self._provider, "sampler", None)
         text = "" if sampler is None else sampler.get_description()
-        if not self._spans and re.search(r"AlwaysOff|TraceIdRatioBased\{0(\.0)?\}", text):
+        if not self._spans and _DROPS_ALL.match(text):
             yield finding("sampler-off", f"{name} with {text}: no span recorded")
 
     def _why_silent(self, stats: Stats) -> Finding:
@@ -229,6 +229,7 @@ OURS: Final = (
     "openai",
 )
 
+_DROPS_ALL: Final = re.compile(r"(ParentBased\{root:)?(AlwaysOff|TraceIdRatioBased\{0(\.0)?\})")
 _OTHERS: Final = re.compile(  # what makes spans that this library reads, or changes them
     r"arize-phoenix-otel|ddtrace|haystack-ai|lang(chain|fuse|graph|smith)|llama-index-(core|obs.*)"
     r"|logfire|mlflow(-skinny)?|(openinference|opentelemetry)-instrumentation(-.+)?"

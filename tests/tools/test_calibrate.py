@@ -246,12 +246,12 @@ def test_command_names_file_row_and_line(tmp_path: Path) -> None:
     [
         ([], "name a FILE with human labels, or --built-in"),
         (["a.jsonl", "--built-in"], "name a FILE with human labels, or --built-in"),
+        (["--built-in", "--threshold", "1"], "--threshold can only be used without --built-in"),
+        (["a.jsonl", "--bound", "1"], "--bound can only be used with --built-in"),
         (["--built-in", "-o", "/none/a.toml"], "--output /none/a.toml cannot be written"),
     ],
 )
-def test_unfitting_options(
-    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unfitting_options(options: list[str], told: str, capsys: Any) -> None:
     """The message names what an option needs."""
     assert main(["calibrate", *options]) == 2
     assert told in capsys.readouterr().err
