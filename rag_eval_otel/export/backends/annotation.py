@@ -1,6 +1,6 @@
 """`Annotation`: one score, label or feedback on a span. `Client`: sends it to a backend.
 
-A client returns a `Rejection` for each annotation that failed; if all did, it raises `BackendError`.
+A client returns a `Rejection` for each annotation that failed, or raises `BackendError` for all.
 """
 
 from __future__ import annotations
