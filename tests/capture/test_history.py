@@ -39,10 +39,7 @@ CALLS = {"tool_calls": [{"name": "search", "args": {}, "id": "1"}]}
         ),
         ({"chat_history": "Human: Who built it?\nAI: Bo."}, []),
         ([{"type": "human", "content": "And when?"}], []),
-        (
-            [{"type": "system", "content": "Be brief."}, *map(tuple, TURN), ("user", "And when?")],
-            TURN,
-        ),
+        ([("system", "Be brief."), *TURN, ("user", "And when?")], TURN),
         (
             [
                 ("human", "Who built it?"),
