@@ -74,6 +74,7 @@ class Ask:
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
+        await asyncio.sleep(0)  # in a prompt, single questions come before lists of questions
         questions = [self._put(task) for task in tasks]
         outcomes = [await question.outcome() for question in questions]
         return cast("list[R | BaseException]", outcomes)

@@ -410,8 +410,7 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
 
     given = {name: getattr(sample, name) for name in ("question", "answer", "reference", "query")}
     texts: dict[str, Any] = {name: shorter(name, text) for name, text in given.items() if text}
-    shown = [shorter("contexts", passage.text) for passage in sample.contexts]
+    shown = [(passage, shorter("contexts", passage.text)) for passage in sample.contexts]
     if cut:
-        pairs = zip(sample.contexts, shown, strict=True)
-        texts["contexts"] = [replace(passage, text=text) for passage, text in pairs]
+        texts["contexts"] = [replace(passage, text=text) for passage, text in shown]
     return (replace(sample, **texts) if cut else sample), cut

@@ -285,8 +285,7 @@ class TurnScorer:
         result: Evaluation | SkipReason | None = None
         with self._edge:
             result = await self._evaluation(job, ref)
-        if result is None:
-            result = failed_evaluation(self._measurement.metrics, "internal")
+        result = result or failed_evaluation(self._measurement.metrics, "internal")
         if not isinstance(result, Evaluation):
             said, made = self.feedback.of(ref), job.turn.searches
             ending = Ending("skipped", result, feedback=said, searches=made)

@@ -282,12 +282,8 @@ def task_about(
     rated: Rated = "integer",
     **texts: str | Sequence[str],
 ) -> Task[R]:
-    shown: dict[str, str | Sequence[str]] = {
-        "question": sample.question,
-        "contexts": sample.context_texts,
-        "answer": sample.answer,
-        "reference": sample.reference or "",
-    }
+    shown: dict[str, str | Sequence[str]] = {"question": sample.question, "answer": sample.answer}
+    shown |= {"contexts": sample.context_texts, "reference": sample.reference or ""}
     shown |= conversation(sample) | texts
     return kind.task(shown, rated=rated, examples=examples)
 

@@ -253,8 +253,8 @@ def test_the_online_set_takes_three_requests(turns: list[int]) -> None:
     evaluation = in_virtual_time(lambda _: scored(judge, "online"))
     assert evaluation.usage.judge_requests == 3
     assert [score.reason for score in evaluation.scores] == [None] * 5
-    last = {"similarities", "addressed", "intent_fulfilment"}
-    assert set(judge.requests[2][1]) == last
+    assert judge.requests[0][1][:2] == ["supported", "relevant_contexts"], "asked alone"
+    assert set(judge.requests[2][1]) == {"similarities", "addressed", "intent_fulfilment"}
 
 
 @pytest.mark.parametrize(("timeout", "patience"), [(100, 5), (20, 5), (8, 2)])
