@@ -497,9 +497,8 @@ def _verdict(
     if not declines and not is_supported:
         return "fail", "unsupported" if suffices else "retrieval"
     # A refusal makes no claims that contexts could back.
-    if failed - _TABLE - (_OF_CLAIMS if declines else frozenset()):
-        return "fail", "metric"
-    return "pass", "retrieval" if declines else None
+    is_failed = failed - _TABLE - (_OF_CLAIMS if declines else frozenset())
+    return ("fail", "metric") if is_failed else ("pass", "retrieval" if declines else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
