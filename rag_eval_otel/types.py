@@ -406,7 +406,7 @@ class Evaluation:
     label: Label | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute outcome, cause and label here, because attributes, events and sinks use them."""
+        # Once, because the attributes of spans, events and sinks all have them.
         chosen, counted = self.label_metrics, self.scores
         if chosen is not None:
             counted = tuple([score for score in self.scores if score.name in chosen])
