@@ -149,7 +149,7 @@ class Sample:
     @property
     def context_texts(self) -> tuple[str, ...]:
         """The texts of the contexts in rank order; blank contexts are left out."""
-        return tuple(p.text for p in self.contexts if p.text.strip())
+        return tuple([p.text for p in self.contexts if p.text.strip()])
 
     @property
     def ranked_ids(self) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def _contexts(value: object) -> tuple[Passage, ...]:
     for context in contexts:
         if not isinstance(context, str | Passage):
             raise TypeError(f"A context must be a str or a Passage, not {type(context).__name__}.")
-    return tuple(Passage(text=each) if isinstance(each, str) else each for each in contexts)
+    return tuple([Passage(text=each) if isinstance(each, str) else each for each in contexts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
