@@ -103,7 +103,7 @@ def kind_of(view: Span) -> Kind:
 
 
 def recorded_on(view: Span) -> frozenset[Part]:
-    return frozenset(native.PARTS[name] for name in native.PARTS.keys() & view.attributes)
+    return frozenset([native.PARTS[name] for name in native.PARTS.keys() & view.attributes])
 
 
 def is_instrumentation(scope: str) -> bool:
