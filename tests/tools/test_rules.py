@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics.base import label_of
 from rag_eval_otel.semconv import SCORE_BOUNDS
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.rules import TIMES, WINDOWS, Target, render
 
 ROOT = Path(__file__).parents[2]
+TAUS = [round(bound, 2) for bound in SCORE_BOUNDS]
 
 TARGETS = st.builds(
     Target,
     slo=st.floats(0.5, 0.9999),
-    tau=st.sampled_from(SCORE_BOUNDS),
+    tau=st.sampled_from(TAUS),
     every=st.integers(100, 10**9),
     interval=st.sampled_from(["500ms", "1s", "30s", "5m", "1h"]),
 )
@@ -73,6 +76,15 @@ def test_rules_follow_the_target(target: Target) -> None:
             for name in set(re.findall(r"rag_evaluation:[\w:]+", text)):
                 assert before[name] == every[name] > 0, (name, rule)
             before[rule.get("record")] += 1
+
+
+def test_a_bucket_counts_what_a_label_says() -> None:
+    """A score at a threshold is above its bucket; where low scores are good, it fails."""
+    for tau, parts in product(TAUS, range(1, 13)):
+        for score in (number / parts for number in range(parts + 1)):
+            is_below = score <= Target().bound(tau)
+            assert label_of(score, tau) == ("fail" if is_below else "pass")
+            assert label_of(score, tau, "low") == ("pass" if is_below else "fail")
 
 
 def test_each_alert_says_what_to_do() -> None:

@@ -350,7 +350,7 @@ class Rules(Command):
 Prints Prometheus rules for the score histograms of `rag_eval_otel`: recorded ratios and means,
 alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), on needless
 refusals and failed retrieval, and on the scoring itself: coverage, silence, errors, lag, budget,
-drift. An answer is bad if its score is at or below its metric's threshold.
+drift. An answer is bad if its score is below its metric's threshold.
 
   rag-eval-otel rules --slo 0.95 --tau 0.4 > rules.yaml && promtool check rules rules.yaml
 
@@ -358,10 +358,7 @@ Exit status: 0 printed, 2 misuse.
 """
     OPTIONS: ClassVar = {
         "--slo SHARE": ("share of answers that should be good (default: 0.9)", _NUMBER),
-        "--tau SCORE": (
-            "an answer is bad if its score is at or below this (default: 0.5)",
-            _NUMBER,
-        ),
+        "--tau SCORE": ("an answer is bad if its score is below this (default: 0.5)", _NUMBER),
         "--every N": ("allow one false alarm in N scores (default: 1e5)", _NUMBER),
         "--interval TIME": ("how often the rules run (default: 1m)", {}),
         "--traces URL": ("link to bad turns, with {service} and {metric} (default: a Jaeger)", {}),
