@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -24,11 +25,11 @@ from urllib.request import urlopen
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from rag_eval_otel import semconv
-from rag_eval_otel.environment import Signal, first_set
+from rag_eval_otel.environment import Signal, first_set, otlp_variables
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import say
 from rag_eval_otel.tools.rows import CAUSES
-from rag_eval_otel.tools.stack import Programs, started
+from rag_eval_otel.tools.stack import OTLP, Programs, started
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -42,6 +43,13 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_TO_COLLECTOR: Final = {
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1"),
+}
+_SOON: Final = {"OTEL_BSP_SCHEDULE_DELAY": "1000", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+"""Turns are on the page within a second, and an endpoint that is dead does not delay the end."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,9 +73,13 @@ def run(options: argparse.Namespace) -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         programs = stack.enter_context(closing(Programs(Path(folder), stopped)))
         signals: tuple[Signal, ...] = ("traces", "metrics", "logs")
-        if not first_set(("OTEL_EXPORTER_OTLP_ENDPOINT",)):
+        if not first_set((_ENDPOINT,)):
+            for name in otlp_variables():  # those of the user's own application, also its keys
+                del os.environ[name]
             look.addresses = started(programs, look.begin)
             signals = signals if look.addresses else ()
+            os.environ |= {_ENDPOINT: look.addresses.get(OTLP, ""), **_TO_COLLECTOR}
+        os.environ |= {**_SOON, **os.environ}
         export = {name: [*exporters(name)] for name in signals}
         export["traces"] = [look.turns, *export.get("traces", ())]
         for name, address in look.addresses.items():
@@ -98,6 +110,8 @@ class Turns(SpanExporter):
                 self.latest = (*self.latest[1 - _KEPT :], turn)
             elif texts := [str(v) for k, v in attributes.items() if k.endswith("document.content")]:
                 self._contexts[trace] = texts
+                if len(self._contexts) > _KEPT:
+                    del self._contexts[next(iter(self._contexts))]
         return SpanExportResult.SUCCESS
 
     def worst(self) -> list[Mapping[str, Any]]:
