@@ -471,11 +471,13 @@ def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
     """Send a request without content by the exporter of the SDK, as the application would."""
     group = f"opentelemetry_{endpoint.signal}_exporter"
     empty: Any = MetricsData(resource_metrics=[]) if endpoint.signal == "metrics" else []
+    from opentelemetry.exporter.otlp.proto.grpc import exporter as grpc  # noqa: PLC0415  # slow
+
     with _Logged() as texts:
         try:
             exporter = next(iter(entry_points(group=group, name=endpoint.exporter))).load()
             has_succeeded = exporter(timeout=timeout).export(empty).name == "SUCCESS"
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, grpc.InvalidCompressionValueException) as error:
             has_succeeded = False
             texts.append(str(error))
     text = (texts or ["no answer"])[0].replace("\n", " ")
@@ -517,6 +519,9 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
     if name.endswith("always_off") or (name.endswith("traceidratio") and number(ratio or "1") == 0):
         yield finding("sampler-off", seen)
+    for signal, each in ((s, e) for s in _SIGNALS for e in exporter_names(s, environ)):
+        if not entry_points(group=f"opentelemetry_{signal}_exporter", name=each):
+            yield finding("exporter-missing", f"OTEL_{signal.upper()}_EXPORTER names {each}")
 
 
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:

@@ -151,6 +151,7 @@ def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: Otlp
         ({"ENDPOINT": mute}, "timed out|timeout|DEADLINE"),
         ({"ENDPOINT": "http://nowhere.invalid:4317"}, "nowhere.invalid"),
         (secure, "SSL|UNAVAILABLE"),
+        ({"COMPRESSION": "lzma"}, "lzma"),
     ):
         answer = exported("traces", protocol, **environ)
         assert not answer.is_ok
@@ -228,6 +229,7 @@ def test_a_malformed_endpoint_is_a_problem(url: str, monkeypatch: Any, capsys: A
         ("OTEL_TRACES_SAMPLER", "parentbased_always_off", "sampler-off"),
         ("TRACELOOP_TRACE_CONTENT", "false", "content-hidden"),
         ("OTEL_TRACES_EXPORTER", "none", "traces-not-exported"),
+        ("OTEL_TRACES_EXPORTER", "zipkin", "exporter-missing"),
     ],
 )
 def test_findings_on_a_variable(name: str, value: str, cause: str) -> None:
