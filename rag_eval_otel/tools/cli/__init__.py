@@ -42,12 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
-    except RagEvalError as error:
+    except (RagEvalError, OSError) as error:  # such as a full disk
         say(str(error))
         return 2
-    except OSError as error:  # a file that cannot be read, also one of this package
-        say(str(error))
-        return 1
     return status
 
 
