@@ -121,9 +121,8 @@ def build_app() -> Runnable[str, str]:
 
     inputs = {"context": retriever | joined, "question": RunnablePassthrough()}
     answers = {turn.question: turn.answer for turn in TURNS}
-    chain: Runnable[str, str] = (
-        inputs | _PROMPT | HandbookModel(answers=answers) | StrOutputParser()
-    )
+    model = HandbookModel(answers=answers)
+    chain: Runnable[str, str] = inputs | _PROMPT | model | StrOutputParser()
     return chain.with_config(run_name="handbook")
 
 

@@ -57,9 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if not (0 <= options.port < 2**16 and options.minutes > 0 and options.rate > 0):
         raise ConfigError("--port must be from 0 to 65535, --minutes and --rate above 0")
     if options.trace_url and not options.trace_url.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"--trace-url must begin with http:// or https://, not {options.trace_url!r}"
-        )
+        raise ConfigError(f"--trace-url must be an http(s) address, not {options.trace_url!r}")
     stopped = threading.Event()
     for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):
         signal.signal(getattr(signal, name), lambda *_: stopped.set())
@@ -67,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     from rag_eval_otel.runtime.sdk import exporters  # noqa: PLC0415
     from rag_eval_otel.tools.traffic import play  # noqa: PLC0415
 
-    look = Look(stopped=stopped, traces=options.trace_url)
+    look = Look(stopped=stopped, traces=options.trace_url or "")
     with ExitStack() as stack:
         stack.enter_context(served(look, options.port))
         folder = stack.enter_context(tempfile.TemporaryDirectory())

@@ -68,12 +68,8 @@ class Target:
         low, high, most = _MIN_SLO, _MAX_SLO, _MAX_TIME_SCALE
         allowed: dict[str, object] = {
             f"--slo must be between {low} and {high}, not {self.slo}": low <= self.slo <= high,
-            f"--tau must be a bound of the score histogram ({taus}), not {self.tau}": (
-                self.tau in _TAUS
-            ),
-            f"--every must be a number of scores above 1, not {self.every}": 1
-            < self.every
-            < math.inf,
+            f"--tau must be one of {taus}, not {self.tau}": self.tau in _TAUS,
+            f"--every must be above 1 and finite, not {self.every}": 1 < self.every < math.inf,
             f"--interval must be a time such as 30s or 1m, not {self.interval!r}": (
                 _DURATION.fullmatch(self.interval)
             ),
