@@ -93,7 +93,7 @@ class Target:
 
     def bound(self, threshold: float) -> float:
         """Return the bucket bound of the score histogram that is nearest to ``threshold``."""
-        return min(SCORE_BOUNDS, key=lambda bound: abs(bound - threshold))
+        return min(SCORE_BOUNDS, key=lambda bound: round(abs(bound - threshold), 3))
 
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
