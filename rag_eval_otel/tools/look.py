@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -25,11 +24,11 @@ from urllib.request import urlopen
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from rag_eval_otel import semconv
-from rag_eval_otel.environment import Signal, first_set, otlp_variables
+from rag_eval_otel.environment import Signal, first_set
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import say
 from rag_eval_otel.tools.rows import CAUSES
-from rag_eval_otel.tools.stack import OTLP, Programs, started
+from rag_eval_otel.tools.stack import OTLP, Programs, configure, started
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -43,13 +42,6 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
-_TO_COLLECTOR: Final = {
-    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-    **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1"),
-}
-_SOON: Final = {"OTEL_BSP_SCHEDULE_DELAY": "1000", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
-"""Turns are on the page within a second, and an endpoint that is dead does not delay the end."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,13 +63,12 @@ def run(options: argparse.Namespace) -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         programs = stack.enter_context(closing(Programs(Path(folder), stopped)))
         signals: tuple[Signal, ...] = ("traces", "metrics", "logs")
-        if not first_set((_ENDPOINT,)):
-            for name in otlp_variables():  # those of the user's own application, also its keys
-                del os.environ[name]
+        endpoint = None
+        if not first_set(("OTEL_EXPORTER_OTLP_ENDPOINT",)):
             look.addresses = started(programs, look.begin)
             signals = signals if look.addresses else ()
-            os.environ |= {_ENDPOINT: look.addresses.get(OTLP, ""), **_TO_COLLECTOR}
-        os.environ |= {**_SOON, **os.environ}
+            endpoint = look.addresses.get(OTLP, "")
+        configure(endpoint)
         export = {name: [*exporters(name)] for name in signals}
         export["traces"] = [look.turns, *export.get("traces", ())]
         for name, address in look.addresses.items():

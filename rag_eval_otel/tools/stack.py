@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from rag_eval_otel.environment import otlp_variables
 from rag_eval_otel.tools.cli.options import say
 
 OTLP: Final = "OTLP for your own application"
@@ -34,6 +35,8 @@ class Programs:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def launch(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
+        others = otlp_variables()  # of the user's own application, also its keys
+        environ = {name: value for name, value in os.environ.items() if name not in others}
         # A signal only sets `stopped`, so none comes between the start and the list.
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603  # the commands are ours
@@ -41,7 +44,7 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PATH": _PLACES},
+                env={**environ, "PATH": _PLACES},
                 cwd=self.folder,
                 start_new_session=True,  # ^C is for us, and we end them
             )
@@ -76,6 +79,20 @@ class Programs:
                     process.wait(max(0.1, deadline - time.monotonic()))
 
 
+def configure(endpoint: str | None) -> None:
+    """Let the SDK of this process export soon; to ``endpoint`` and not the user's, if it is set."""
+    if endpoint is not None:
+        for name in otlp_variables():
+            del os.environ[name]
+        os.environ |= {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1"),
+        }
+    os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", "1000")
+    os.environ.setdefault("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # a dead endpoint delays the end
+
+
 def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, str]:
     """Start what is installed, and return the addresses by name, none without a collector.
 
@@ -88,13 +105,9 @@ def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, 
         return {}
     grpc, otlp, health, apps, spans, own, server, manager = _free_addresses(8)
     variables = (
-        f"RAG_GRPC={grpc}",
-        f"RAG_HTTP={otlp}",
-        f"RAG_HEALTH={health}",
-        f"RAG_METRICS_APPS={apps}",
-        f"RAG_METRICS_SPANS={spans}",
-        f"RAG_SELF_PORT={own.rpartition(':')[2]}",
-        f"RAG_QUEUE={programs.folder / 'queue'}",
+        *(f"RAG_GRPC={grpc}", f"RAG_HTTP={otlp}", f"RAG_HEALTH={health}"),
+        *(f"RAG_METRICS_APPS={apps}", f"RAG_METRICS_SPANS={spans}"),
+        *(f"RAG_SELF_PORT={own.rpartition(':')[2]}", f"RAG_QUEUE={programs.folder / 'queue'}"),
     )
     configs = [_source(name) for name in ("gateway.yaml", "content.yaml", "scores.yaml")]
     # Without a backend for traces, the gateway counts scores and drops the spans.

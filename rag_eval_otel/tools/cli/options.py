@@ -95,14 +95,12 @@ def measurement_for(config: Config, **changes: Any) -> Measurement:
     )
 
 
-_UNITS: Final = {"d": "days", "h": "hours"}
-
-
 def moment_of(text: str) -> datetime:
     """Return the time in ``text``, in ISO 8601, or as many days or hours ago: 7d, 12h."""
+    hours = {"d": 24, "h": 1}.get(text[-1:])
     with suppress(ValueError, OverflowError):
-        if text[-1:] in _UNITS and text[:-1].isdecimal():
-            return datetime.now(timezone.utc) - timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
+        if hours and text[:-1].isdecimal():
+            return datetime.now(timezone.utc) - timedelta(hours=hours * int(text[:-1]))
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
     raise argparse.ArgumentTypeError(f"must be a time, as 2026-11-22T09:00Z or 7d, not {text!r}")
