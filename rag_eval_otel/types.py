@@ -149,7 +149,7 @@ class Sample:
     @property
     def context_texts(self) -> tuple[str, ...]:
         """The texts of the contexts in rank order; blank contexts are left out."""
-        return tuple(p.text for p in self.contexts if p.text.strip())
+        return tuple([p.text for p in self.contexts if p.text.strip()])
 
     @property
     def ranked_ids(self) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def _contexts(value: object) -> tuple[Passage, ...]:
     for context in contexts:
         if not isinstance(context, str | Passage):
             raise TypeError(f"A context must be a str or a Passage, not {type(context).__name__}.")
-    return tuple(Passage(text=each) if isinstance(each, str) else each for each in contexts)
+    return tuple([Passage(text=each) if isinstance(each, str) else each for each in contexts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,17 +471,17 @@ class Evaluation:
 
     @property
     def _verdict(self) -> tuple[Label, Cause | None] | None:
-        scores = {score.name: score for score in self.scores}
-        names = "context_relevance", "faithfulness"
-        relevance, faithful = (scores.get(n) if self._counts(n) else None for n in names)
-        outcome = self.outcome
+        named, outcome = self.label_metrics, self.outcome
+        counted = {s.name: s for s in self.scores if named is None or s.name in named}
+        relevance, faithful = counted.get("context_relevance"), counted.get("faithfulness")
         if outcome is None or relevance is None or relevance.value is None or faithful is None:
             return None
         suffices, declines = relevance.value >= SUFFICIENT, outcome == "declined"
         is_supported = faithful.label == "pass" or faithful.reason == "no_claims"
         if faithful.label is None and not (declines or is_supported):
             return None
-        is_beside = self._counts("answer_relevancy") and scores["answer_relevancy"].label == "fail"
+        relevancy = counted.get("answer_relevancy")
+        is_beside = relevancy is not None and relevancy.label == "fail"
         if declines and suffices:
             return "fail", "needless_refusal"
         if not declines and is_beside and (suffices or is_supported):
@@ -490,12 +490,8 @@ class Evaluation:
             return "fail", "unsupported" if suffices else "retrieval"
         # A refusal makes no claims that contexts could back.
         apart = _TABLE | (_OF_CLAIMS if declines else frozenset())
-        others = (one for one in self.scores if one.name not in apart and self._counts(one.name))
-        is_failed = any(one.label == "fail" for one in others)
+        is_failed = "fail" in [s.label for name, s in counted.items() if name not in apart]
         return ("fail", "metric") if is_failed else ("pass", "retrieval" if declines else None)
-
-    def _counts(self, name: str) -> bool:
-        return self.label_metrics is None or name in self.label_metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
