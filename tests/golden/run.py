@@ -11,7 +11,7 @@ from typing import Any
 from golden.cases import Case, Row, golden_dataset, is_batch, rows_of
 from golden.judges import GoldenJudge
 from golden.metrics import metric_of
-from rag_eval_otel.evaluation import aevaluate
+from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.metrics.base import Metric
@@ -92,17 +92,14 @@ def _mean(scores: Sequence[Score]) -> float | None:
 
 def _score(case: Case, row: Row, metric: Metric, *, share_requests: bool) -> Score:
     script = GoldenJudge(case, row)
-    evaluation = asyncio.run(
-        aevaluate(
-            row.sample,
-            [metric],
-            judge=FakeJudge(lambda task: _read(script(task.prompt), task)),
-            embedder=FakeEmbedder(case.get("embeddings") or {}),
-            share_requests=share_requests,
-            repairs=REPAIRS,
-        )
+    measurement = Measurement(
+        metrics=(metric,),
+        judge=FakeJudge(lambda task: _read(script(task.prompt), task)),
+        embedder=FakeEmbedder(case.get("embeddings") or {}),
+        share_requests=share_requests,
+        repairs=REPAIRS,
     )
-    return evaluation.scores[0]
+    return asyncio.run(measurement.of(row.sample)).scores[0]
 
 
 def _read(said: object, task: Task[Any]) -> object:
