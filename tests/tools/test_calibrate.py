@@ -231,7 +231,7 @@ def test_written_thresholds_can_be_read(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "labels.jsonl", rows)
     assert run(path, "--output", tmp_path / "chosen.toml") == 0
     assert read_thresholds(tmp_path / "chosen.toml") == pytest.approx(dict.fromkeys(names, 0.3))
-    with pytest.raises(ConfigError, match="--output /none/a.toml cannot be written"):
+    with pytest.raises(ConfigError, match=r"--output /none/a\.toml cannot be written"):
         run(path, "--output", "/none/a.toml")
 
 

@@ -124,7 +124,7 @@ def test_time_scale_divides_all_times() -> None:
         rule.get("record", rule.get("alert")) for rule in usual
     ]
     text = render(Target(time_scale=60))
-    assert re.findall(r"^ *interval: (.*)$", text, re.M) == ["1s"]
+    assert re.findall(r"^ *interval: (.*)$", text, re.MULTILINE) == ["1s"]
     windows = {window: seconds for rule in quick for window, seconds in _windows_of(rule)}
     assert windows == {"5m": "5", "30m": "30", "1h": "60", "2h": "120", "6h": "360"} | {
         "1d": "1440",
