@@ -14,6 +14,7 @@ from hypothesis import settings
 from opentelemetry import trace
 
 from conformance import checked_exports
+from otlp_receiver import OtlpReceiver
 
 # No deadline: how busy a machine is proves nothing. `make check` takes the profile `full`; for more
 # examples: --hypothesis-profile=thorough.
@@ -82,6 +83,12 @@ def global_providers_stay() -> Iterator[None]:
     before = trace.get_tracer_provider()
     yield
     assert trace.get_tracer_provider() is before, "this test has set the global tracer provider"
+
+
+@pytest.fixture
+def backend() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
+        yield receiver
 
 
 def _give_threads_their_own_random() -> None:

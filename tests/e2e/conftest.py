@@ -1,10 +1,6 @@
 """Settings of the end-to-end tests."""
 
-from collections.abc import Iterator
-
 import pytest
-
-from otlp_receiver import OtlpReceiver
 
 pytest.register_assert_rewrite("e2e.watched")
 
@@ -17,9 +13,3 @@ def few_certificates() -> None:
 @pytest.fixture(autouse=True)
 def global_providers_stay() -> None:
     """Let these tests set the global providers, as the applications do that they show."""
-
-
-@pytest.fixture
-def backend() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver

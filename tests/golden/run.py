@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.tools.read import check_needs
 from rag_eval_otel.tools.stats import Summary
 from rag_eval_otel.types import Evaluation, Score
+from scoring import LOOP
 
 REPAIRS = 4  # the peers take up to five attempts
 
@@ -99,7 +99,7 @@ def _score(case: Case, row: Row, metric: Metric, *, share_requests: bool) -> Sco
         share_requests=share_requests,
         repairs=REPAIRS,
     )
-    return asyncio.run(measurement.of(row.sample)).scores[0]
+    return LOOP.run_until_complete(measurement.of(row.sample)).scores[0]
 
 
 def _read(said: object, task: Task[Any]) -> object:
