@@ -70,18 +70,15 @@ def violations() -> Iterator[list[str]]:
 
 
 @pytest.fixture(autouse=True)
-def exports_conform(violations: list[str]) -> Iterator[None]:
-    """Fail a test in which a span or an event of ours is not as both conventions say."""
+def leaves_nothing_wrong(violations: list[str]) -> Iterator[None]:
+    """Fail a test in which a span or an event of ours is not as both conventions say.
+
+    Nor may a test leave a global tracer provider, which exports until the process ends.
+    """
     violations.clear()  # of a thread that outlived its test
-    yield
-    assert not violations, sorted(set(violations))
-
-
-@pytest.fixture(autouse=True)
-def global_providers_stay() -> Iterator[None]:
-    """Fail a test that leaves a global tracer provider, which exports until the process ends."""
     before = trace.get_tracer_provider()
     yield
+    assert not violations, sorted(set(violations))
     assert trace.get_tracer_provider() is before, "this test has set the global tracer provider"
 
 

@@ -1,5 +1,7 @@
 """Settings of the end-to-end tests."""
 
+from collections.abc import Iterator
+
 import pytest
 
 pytest.register_assert_rewrite("e2e.watched")
@@ -11,5 +13,8 @@ def few_certificates() -> None:
 
 
 @pytest.fixture(autouse=True)
-def global_providers_stay() -> None:
+def leaves_nothing_wrong(violations: list[str]) -> Iterator[None]:
     """Let these tests set the global providers, as the applications do that they show."""
+    violations.clear()
+    yield
+    assert not violations, sorted(set(violations))
