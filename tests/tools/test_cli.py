@@ -20,7 +20,7 @@ from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
 from rag_eval_otel.tools.read import source_of
 from score_files import jsonl
-from support import names_asked
+from support import yes
 
 MAIN = "import sys; from rag_eval_otel.tools.cli import main; sys.exit(main())"
 
@@ -98,12 +98,6 @@ def test_misuse(
     places["FOLDER"].mkdir()
     assert main(["evaluate", *(str(places.get(a, a)) for a in arguments)]) == 2
     assert told in capsys.readouterr().err
-
-
-def yes(body: dict[str, Any]) -> object:
-    said = {"passing": True, "reason": "so it is"}
-    names = names_asked(body)
-    return said if "passing" in names else dict.fromkeys(names, said)
 
 
 def command(data: Path, server: ScriptedOpenAI, *arguments: str) -> list[str]:
