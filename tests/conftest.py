@@ -14,6 +14,7 @@ from hypothesis import settings
 from opentelemetry import trace
 
 from conformance import checked_exports
+from otlp_receiver import OtlpReceiver
 
 # No deadline: how busy a machine is proves nothing. `make check` takes the profile `full`; for more
 # examples: --hypothesis-profile=thorough.
@@ -69,19 +70,22 @@ def violations() -> Iterator[list[str]]:
 
 
 @pytest.fixture(autouse=True)
-def exports_conform(violations: list[str]) -> Iterator[None]:
-    """Fail a test in which a span or an event of ours is not as both conventions say."""
+def leaves_nothing_wrong(violations: list[str]) -> Iterator[None]:
+    """Fail a test in which a span or an event of ours is not as both conventions say.
+
+    Nor may a test leave a global tracer provider, which exports until the process ends.
+    """
     violations.clear()  # of a thread that outlived its test
-    yield
-    assert not violations, sorted(set(violations))
-
-
-@pytest.fixture(autouse=True)
-def global_providers_stay() -> Iterator[None]:
-    """Fail a test that leaves a global tracer provider, which exports until the process ends."""
     before = trace.get_tracer_provider()
     yield
+    assert not violations, sorted(set(violations))
     assert trace.get_tracer_provider() is before, "this test has set the global tracer provider"
+
+
+@pytest.fixture
+def backend() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
+        yield receiver
 
 
 def _give_threads_their_own_random() -> None:

@@ -93,12 +93,9 @@ def _span(raw: Mapping[str, Any], times: tuple[int, int]) -> Span:
         trace_id=int(raw["trace"], 16),
         span_id=int(raw["id"], 16),
         parent_id=int(raw["parent"], 16) if raw["parent"] else None,
-        parent_is_remote=False,
         start=start,
         end=end,
         error="error" if raw["status"] == "ERROR" else None,
-        dropped=0,
-        value_limit=None,
         attributes={k: v for k, v in raw["attributes"].items() if not k.startswith(ours)},
         events=[(one["name"], one.get("attributes") or {}) for one in raw["events"]],
     )

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from rag_eval_otel.judge.tasks import AskLike, Task
 from rag_eval_otel.metrics import metric
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
+from rag_eval_otel.tools.dataset import DatasetResult, evaluate_dataset
 from rag_eval_otel.types import EmbedFn, Sample, Score
 
 JUDGED = metric("context_agreement")
@@ -55,3 +56,8 @@ def judge(answer: Callable[[Task[Any]], object] | None = None) -> FakeJudge:
 
 
 EMBEDDER = FakeEmbedder({})
+
+
+def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:
+    given = {"judge": judge(), "embedder": EMBEDDER, **options}
+    return evaluate_dataset(samples, metrics or (Reads(),), **given)

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from rag_eval_otel.capture.sample import Outcome
@@ -56,6 +57,7 @@ def is_as_stated(recording: Recording, found: Sequence[Outcome]) -> bool:
     return not any(isinstance(one.result, Sample) for one in found)
 
 
+@cache
 def misread() -> list[str]:
     """Return the names of the recordings whose spans are not read as stated."""
     recordings = map(load, PATHS)

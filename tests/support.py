@@ -110,3 +110,10 @@ def install(patch: pytest.MonkeyPatch, folder: Path, name: str, module: str, ent
     (info / "entry_points.txt").write_text(entries)
     (folder / f"{name}.py").write_text(module)
     patch.syspath_prepend(str(folder))
+
+
+def yes(body: dict[str, Any]) -> object:
+    """Reply that whatever is asked is so."""
+    said = {"passing": True, "reason": "so it is"}
+    names = names_asked(body)
+    return said if "passing" in names else dict.fromkeys(names, said)

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from ast import literal_eval
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,17 +28,11 @@ def started(example: Path, **variables: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def run(example: Path, receiver: OtlpReceiver) -> str:
+def run(example: Path, backend: OtlpReceiver) -> str:
     exporters = {f"OTEL_{signal}_EXPORTER": "otlp" for signal in ("TRACES", "METRICS", "LOGS")}
-    address = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_endpoint}
+    address = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.http_endpoint}
     protocol = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     return started(example, **exporters, **address, **protocol).stdout
-
-
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as found:
-        yield found
 
 
 @pytest.mark.parametrize("example", [EXAMPLES[0], EXAMPLES[4]], ids=lambda path: path.stem)
@@ -50,14 +43,14 @@ def test_examples_without_a_backend_print_their_scores(example: Path) -> None:
     assert done.stderr == ""
 
 
-def test_the_application_of_the_tutorial_runs(tmp_path: Path, receiver: OtlpReceiver) -> None:
+def test_the_application_of_the_tutorial_runs(tmp_path: Path, backend: OtlpReceiver) -> None:
     """The tutorial's code is scored as its text says: a wrong price fails."""
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     (tmp_path / "app.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
-    assert "15 euros" in run(tmp_path / "app.py", receiver)
-    (root,) = [span for span in receiver.spans() if span.parent_span_id is None]
+    assert "15 euros" in run(tmp_path / "app.py", backend)
+    (root,) = [span for span in backend.spans() if span.parent_span_id is None]
     assert root.name == "invoke_workflow"
-    assert len(receiver.spans()) == 3
+    assert len(backend.spans()) == 3
     assert root.attributes["rag.evaluation.label"] == "fail"
     assert root.attributes["rag.evaluation.faithfulness.label"] == "fail"
 
@@ -72,21 +65,21 @@ def test_the_application_of_the_tutorial_runs(tmp_path: Path, receiver: OtlpRece
     ],
 )
 def test_an_example_says_and_exports_its_scores(
-    number: int, printed: list[str], scored: str | None, receiver: OtlpReceiver
+    number: int, printed: list[str], scored: str | None, backend: OtlpReceiver
 ) -> None:
     """By the callback, on spans of its own, without tracing, by hand: no text is exported."""
-    output = run(EXAMPLES[number], receiver)
+    output = run(EXAMPLES[number], backend)
     assert [output.count(text) for text in printed] == [1] * len(printed)
-    found = [span for span in receiver.spans() if "rag.evaluation.status" in span.attributes]
+    found = [span for span in backend.spans() if "rag.evaluation.status" in span.attributes]
     assert [span.name for span in found] == ([scored] if scored else [])
     assert {span.attributes["rag.evaluation.label"] for span in found} <= {"pass"}
-    assert not any("12 euros" in str(span) for span in receiver.spans())
+    assert not any("12 euros" in str(span) for span in backend.spans())
 
 
-def test_metrics_tour_example(receiver: OtlpReceiver) -> None:
+def test_metrics_tour_example(backend: OtlpReceiver) -> None:
     """The families of metrics are shown offline; what takes a model says so and gives no number."""
-    printed = run(EXAMPLES[3], receiver)
-    assert not receiver.spans()
+    printed = run(EXAMPLES[3], backend)
+    assert not backend.spans()
     good, wrong, evasive = map(literal_eval, re.findall(r"^{.*}$", printed, flags=re.MULTILINE))
     assert good["faithfulness"] > wrong["faithfulness"]
     assert good["answer_correctness"] > wrong["answer_correctness"]

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from otlp_receiver import OtlpReceiver
-
 pytest.register_assert_rewrite("e2e.watched")
 
 
@@ -15,11 +13,8 @@ def few_certificates() -> None:
 
 
 @pytest.fixture(autouse=True)
-def global_providers_stay() -> None:
+def leaves_nothing_wrong(violations: list[str]) -> Iterator[None]:
     """Let these tests set the global providers, as the applications do that they show."""
-
-
-@pytest.fixture
-def backend() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
+    violations.clear()
+    yield
+    assert not violations, sorted(set(violations))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from golden.cases import Case, Row, golden_dataset, is_batch, rows_of
 from golden.judges import GoldenJudge
 from golden.metrics import metric_of
-from rag_eval_otel.evaluation import aevaluate
+from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.metrics.base import Metric
@@ -19,6 +18,7 @@ from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.tools.read import check_needs
 from rag_eval_otel.tools.stats import Summary
 from rag_eval_otel.types import Evaluation, Score
+from scoring import LOOP
 
 REPAIRS = 4  # the peers take up to five attempts
 
@@ -92,17 +92,14 @@ def _mean(scores: Sequence[Score]) -> float | None:
 
 def _score(case: Case, row: Row, metric: Metric, *, share_requests: bool) -> Score:
     script = GoldenJudge(case, row)
-    evaluation = asyncio.run(
-        aevaluate(
-            row.sample,
-            [metric],
-            judge=FakeJudge(lambda task: _read(script(task.prompt), task)),
-            embedder=FakeEmbedder(case.get("embeddings") or {}),
-            share_requests=share_requests,
-            repairs=REPAIRS,
-        )
+    measurement = Measurement(
+        metrics=(metric,),
+        judge=FakeJudge(lambda task: _read(script(task.prompt), task)),
+        embedder=FakeEmbedder(case.get("embeddings") or {}),
+        share_requests=share_requests,
+        repairs=REPAIRS,
     )
-    return evaluation.scores[0]
+    return LOOP.run_until_complete(measurement.of(row.sample)).scores[0]
 
 
 def _read(said: object, task: Task[Any]) -> object:

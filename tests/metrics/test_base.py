@@ -309,9 +309,15 @@ def rated(name: str, *ratings: object, **texts: Any) -> tuple[Score, FakeJudge]:
 @dual
 @pytest.mark.parametrize(("ratings", "value"), [((2, 2), 1.0), ((2, 1), 0.75), ((0, 2), 0.5)])
 def test_the_mean_of_two_judges(name: str, ratings: tuple[int, int], value: float) -> None:
-    """The score is the mean rating over the highest; the disagreement has the same scale."""
+    """The score is the mean rating over the highest; the disagreement has the same scale.
+
+    The explanation has the reasons of the judges that gave one.
+    """
+    first, second = ({"rating": DUAL[name][rating]} for rating in ratings)
+    assert rated(name, {**first, "reason": "Half."}, second)[0].explanation == "Half."
     score, judge = rated(name, *ratings)
     assert (score.value, score.reason, len(judge.requests)) == (value, None, 2)
+    assert score.explanation is None
     assert score.detail == {
         "ratings": [DUAL[name][rating] for rating in ratings],
         "rated": "integer",
@@ -327,15 +333,6 @@ def test_one_judge_is_enough(name: str, bad: object) -> None:
     for ratings in ((bad, 2), (2, bad)):
         score, _ = rated(name, *ratings)
         assert (score.value, score.reason, score.detail["judges_used"]) == (1.0, "partial", 1)
-
-
-@dual
-def test_reasons_become_the_explanation(name: str) -> None:
-    """The explanation has the reasons of the judges that gave one."""
-    level = DUAL[name][1]
-    score, _ = rated(name, {"rating": level, "reason": "Half."}, {"rating": level})
-    assert score.explanation == "Half."
-    assert rated(name, 1, 1)[0].explanation is None
 
 
 def test_the_second_judge_of_accuracy_sees_the_texts_exchanged() -> None:

@@ -18,7 +18,7 @@ from rag_eval_otel.capture.span import Span
 from rag_eval_otel.export.backends import delivery
 from rag_eval_otel.live.scorer import sampling_point
 from rag_eval_otel.tools.cli import main
-from support import names_asked
+from support import yes
 from tools.test_collect import TOLD, turn_spans
 
 TURNS = 5
@@ -85,14 +85,9 @@ def phoenix(monkeypatch: pytest.MonkeyPatch) -> FakePhoenix:
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedOpenAI]:
-    def reply(body: dict[str, Any]) -> object:
-        said = {"passing": True, "reason": "so it is"}
-        names = names_asked(body)
-        return said if "passing" in names else dict.fromkeys(names, said)
-
     monkeypatch.setitem(OpenAIJudge.__init__.__kwdefaults__, "retries", 0)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    with ScriptedOpenAI(reply) as server:
+    with ScriptedOpenAI(yes) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         yield server
 

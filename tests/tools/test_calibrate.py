@@ -231,6 +231,8 @@ def test_written_thresholds_can_be_read(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "labels.jsonl", rows)
     assert run(path, "--output", tmp_path / "chosen.toml") == 0
     assert read_thresholds(tmp_path / "chosen.toml") == pytest.approx(dict.fromkeys(names, 0.3))
+    with pytest.raises(ConfigError, match=r"--output /none/a\.toml cannot be written"):
+        run(path, "--output", "/none/a.toml")
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,6 @@ def test_written_thresholds_can_be_read(tmp_path: Path) -> None:
         (["a.jsonl", "--built-in"], "name a FILE with human labels, or --built-in"),
         (["--built-in", "--threshold", "1"], "--threshold can only be used without --built-in"),
         (["a.jsonl", "--bound", "1"], "--bound can only be used with --built-in"),
-        (["--built-in", "-o", "/none/a.toml"], "--output /none/a.toml cannot be written"),
     ],
 )
 def test_unfitting_options(options: list[str], told: str, capsys: Any) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,19 @@ import pytest
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import _options, main, registered
+from score_files import jsonl
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ("--metrics", "answer_exact_match,semantic_similarity")
-Write = Callable[[str, int], Path]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-
-    def make(name: str, right: int) -> Path:
-        path = tmp_path / name
-        rows = [
-            {"question": f"{i}?", "reference": "yes", "answer": "yes" if i < right else "no"}
-            for i in range(20)
-        ]
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-        return path
-
-    return make
+def written(path: Path, right: int) -> Path:
+    """Write 20 rows, of which the first ``right`` have the right answer."""
+    answers = ["yes"] * right + ["no"] * (20 - right)
+    return jsonl(
+        path,
+        [{"question": f"{i}?", "reference": "yes", "answer": a} for i, a in enumerate(answers)],
+    )
 
 
 def status(path: Path, *options: str) -> int:
@@ -54,23 +47,21 @@ def status(path: Path, *options: str) -> int:
     ],
 )
 def test_the_status_says_whether_the_gate_passed(
-    options: list[str], expected: int, write: Write, capsys: pytest.CaptureFixture[str]
+    options: list[str], expected: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """0: passed; 3: a condition is not met; 2: a condition that cannot be checked."""
-    assert status(write("data.jsonl", 10), *options) == expected
+    assert status(written(tmp_path / "data.jsonl", 10), *options) == expected
     out, err = capsys.readouterr()
     assert ("gate: failed" in out) is (expected == 3)
     assert bool(err) is (expected == 2)
 
 
-def test_rows_are_compared(
-    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The table has the paired interval, the JSON its ends."""
     before, after = tmp_path / "before.csv", tmp_path / "after.jsonl"
-    assert status(write("old.jsonl", 20), "--output", str(before)) == 0
+    assert status(written(tmp_path / "old.jsonl", 20), "--output", str(before)) == 0
     compared = ("--baseline", str(before), "--no-worse", "answer_exact_match")
-    data = write("new.jsonl", 10)
+    data = written(tmp_path / "new.jsonl", 10)
     assert status(data, *compared, "--output", str(after)) == 3
     assert re.search(r"answer_exact_match no worse +-0.500 +\[-0\.\d+, -0\.\d+\] 98.2 % +20 +FAIL",
                      capsys.readouterr().out)  # fmt: skip
@@ -81,11 +72,11 @@ def test_rows_are_compared(
 
 
 def test_the_baseline_is_not_replaced_by_the_output(
-    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise a failed gate would pass at the next run."""
     scores = str(tmp_path / "scores.jsonl")
-    data = write("data.jsonl", 20)
+    data = written(tmp_path / "data.jsonl", 20)
     assert status(data, "--output", scores) == 0
     compared = ("--baseline", scores, "--no-worse", "answer_exact_match")
     assert status(data, "--output", scores, *compared) == 2
@@ -93,10 +84,10 @@ def test_the_baseline_is_not_replaced_by_the_output(
 
 
 def test_scores_stay_in_the_cache_if_the_baseline_is_refused(
-    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The next run, with another baseline or --versions any, need not ask the judge again."""
-    data, output = write("data.jsonl", 10), tmp_path / "scores.jsonl"
+    data, output = written(tmp_path / "data.jsonl", 10), tmp_path / "scores.jsonl"
     baseline = tmp_path / "baseline.jsonl"
     row = {"row": 0, "question": "0?", "reference": "yes"}
     old = {"answer_exact_match": {"value": 1.0, "status": "ok", "version": "old"}}

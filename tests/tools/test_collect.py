@@ -135,14 +135,9 @@ def _span(
         trace_id=trace,
         span_id=number,
         parent_id=parent,
-        parent_is_remote=False,
         start=at[0],
         end=at[1],
-        error=None,
-        dropped=0,
-        value_limit=None,
         attributes={"openinference.span.kind": kind, **values},
-        events=(),
     )
 
 

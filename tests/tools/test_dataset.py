@@ -13,24 +13,13 @@ from typing import Any
 
 import pytest
 
-from offline import EMBEDDER, JUDGED, Reads, asked_rows, judge, numbers
+from offline import JUDGED, Reads, asked_rows, evaluated, judge, numbers
 from rag_eval_otel.errors import ConfigError, JudgeTransportError, MissingDependencyError
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.runtime.guard import is_silent
-from rag_eval_otel.tools.dataset import (
-    DatasetResult,
-    evaluate_dataset,
-    in_order,
-    run_now,
-    show_progress,
-)
+from rag_eval_otel.tools.dataset import DatasetResult, in_order, run_now, show_progress
 from rag_eval_otel.tools.stats import t_quantile
 from rag_eval_otel.types import Replies
-
-
-def evaluated(samples: object, *metrics: Any, **options: Any) -> DatasetResult:
-    given = {"judge": judge(), "embedder": EMBEDDER, **options}
-    return evaluate_dataset(samples, metrics or (Reads(),), **given)
 
 
 def test_every_row_is_scored_in_order() -> None:
@@ -50,17 +39,11 @@ def test_needs_are_checked_before_any_request() -> None:
     assert not asked.requests
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"concurrency": 0}, "concurrency must be 1 or more"),
-        ({"concurrency": True}, "concurrency must be 1 or more"),
-    ],
-)
-def test_wrong_option_is_refused(options: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize("concurrency", [0, True])
+def test_wrong_option_is_refused(concurrency: object) -> None:
     """The error names the allowed values."""
-    with pytest.raises(ConfigError, match=told):
-        evaluated(numbers(1), **options)
+    with pytest.raises(ConfigError, match="concurrency must be 1 or more"):
+        evaluated(numbers(1), concurrency=concurrency)
 
 
 def test_budget_of_requests_is_kept() -> None:
@@ -253,12 +236,7 @@ def test_without_pandas_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 def test_paired_differences() -> None:
     """The difference is over pairs of ok scores; other rows are counted."""
-    here, there = result_of(2, 4, "?", 5), result_of(2, 4, 1, "?")
-    rows = [
-        {**row, "answer": str(a)} for row, a in zip(numbers(0, 0, 0, 0), (1, 2, 1, 1), strict=True)
-    ]
-    there = evaluate_dataset(rows, [Reads()], judge=judge(), embedder=EMBEDDER)
-    found = here.compare(there)["reads"]
+    found = result_of(2, 4, "?", 5).compare(result_of(1, 2, 1, 1))["reads"]
     assert (found.pairs, found.unpaired, found.higher, found.lower) == (3, 1, 3, 0)
     assert found.mean == pytest.approx((1 + 2 + 4) / 3)
     half = t_quantile(0.975, 2) * statistics.stdev([1, 2, 4]) / math.sqrt(3)

@@ -42,12 +42,6 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as started:
-        yield started
-
-
-@pytest.fixture
 def dead() -> str:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -134,18 +128,18 @@ def exported(signal: Any, protocol: str, **environ: str) -> Answer:
 
 
 @pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
-def test_both_protocols_answer(signal: str, receiver: OtlpReceiver) -> None:
+def test_both_protocols_answer(signal: str, backend: OtlpReceiver) -> None:
     """An export without content is accepted over HTTP and gRPC, and stores nothing."""
-    for protocol, url in (("http", receiver.http_endpoint), ("grpc", receiver.grpc_endpoint)):
+    for protocol, url in (("http", backend.http_endpoint), ("grpc", backend.grpc_endpoint)):
         answer = exported(signal, protocol, ENDPOINT=url)
         assert answer.is_ok, answer
-    assert receiver.spans() == []
+    assert backend.spans() == []
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_endpoints_that_fail(protocol: str, dead: str, mute: str, receiver: OtlpReceiver) -> None:
+def test_endpoints_that_fail(protocol: str, dead: str, mute: str, backend: OtlpReceiver) -> None:
     """No server, no reply, an unknown host, no TLS: each with what the exporter says."""
-    secure = {"ENDPOINT": receiver.http_endpoint.replace("http:", "https:")}
+    secure = {"ENDPOINT": backend.http_endpoint.replace("http:", "https:")}
     for environ, words in (
         ({"ENDPOINT": dead}, "refused"),
         ({"ENDPOINT": mute}, "timed out|timeout|DEADLINE"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offline import EMBEDDER, Reads, judge, numbers
+from offline import evaluated, numbers
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.compare import (
     Entry,
@@ -19,7 +19,6 @@ from rag_eval_otel.tools.compare import (
     Pairs,
     difference_verdict,
 )
-from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.stats import Summary, Totals
 from rag_eval_otel.types import Evaluation, Label, Sample, Score
@@ -201,7 +200,7 @@ def test_the_level_is_shared_by_all_comparisons(tmp_path: Path) -> None:
 
 def test_a_result_in_memory_is_checked_in_the_same_way() -> None:
     """`DatasetResult.check` takes the gate and says why it fails."""
-    result = evaluate_dataset(numbers(1, 0, 1), [Reads()], judge=judge(), embedder=EMBEDDER)
+    result = evaluated(numbers(1, 0, 1))
     assert result.check(Gate(means={"reads": 0.6})).passed
     assert not result.check(Gate(pass_rate=0.7)).passed
 

@@ -213,6 +213,7 @@ def test_what_is_missing_is_named(
         (tmp_path / name).write_text(SCRIPTS[name])
         (tmp_path / name).chmod(0o755)
     monkeypatch.setattr(stack, "_PLACES", str(tmp_path))
+    monkeypatch.setattr(stack, "_BUILD_SECONDS", 0)
     monkeypatch.setattr(stack, "_source", lambda name: tmp_path / name)
     with closing(Programs(tmp_path, threading.Event())) as programs:
         assert started(programs, lambda _: None) == {}
@@ -223,6 +224,7 @@ def test_what_is_missing_is_named(
 
 def test_programs_end_with_what_they_have_started(tmp_path: Path, monkeypatch: Any) -> None:
     """Also one that ignores SIGTERM; what has ended gets no signal, as its id may be another's."""
+    monkeypatch.setattr(stack, "_END_SECONDS", 0)
     kill, killed = os.killpg, list[int]()
     monkeypatch.setattr(os, "killpg", lambda *to: (killed.append(to[0]), kill(*to)))
     os.mkfifo(tmp_path / "open")
@@ -233,7 +235,7 @@ def test_programs_end_with_what_they_have_started(tmp_path: Path, monkeypatch: A
         pipe = (tmp_path / "open").open("rb")  # waits until the script opens it, too
     assert programs.last_line("broken") == "no port"
     assert killed == [deaf.pid] * 2
-    assert deaf.returncode == -signal.SIGKILL
+    assert deaf.wait() == -signal.SIGKILL
     with pipe:
         assert pipe.read() == b""  # nobody has it open any more
 

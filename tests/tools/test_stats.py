@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offline import EMBEDDER, Reads, judge, numbers
+from offline import evaluated, numbers
 from rag_eval_otel.errors import MissingDependencyError
-from rag_eval_otel.tools.dataset import DatasetResult, evaluate_dataset
 from rag_eval_otel.tools.stats import (
     Summary,
     mean_interval,
@@ -21,11 +20,6 @@ from rag_eval_otel.tools.stats import (
     weighted_mean,
 )
 from rag_eval_otel.types import Evaluation, Score
-
-
-def result_on(*answers: object, **options: Any) -> DatasetResult:
-    metrics = [Reads(**options)]
-    return evaluate_dataset(numbers(*answers), metrics, judge=judge(), embedder=EMBEDDER)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=50))
@@ -79,7 +73,7 @@ def test_unit_intervals_cover_the_true_mean() -> None:
 
 def test_table_has_counts_beside_every_mean() -> None:
     """A missing number is a dash."""
-    lines = repr(result_on(1, 2, "?", "wrong")).splitlines()
+    lines = repr(evaluated(numbers(1, 2, "?", "wrong"))).splitlines()
     assert lines[0].startswith("4 rows, 1 with errors; judge -, 0 judge requests")
     assert lines[1] == "labels: 2 pass"
     del lines[1]
@@ -89,10 +83,10 @@ def test_table_has_counts_beside_every_mean() -> None:
     assert lines[2].split()[:2] == ["reads", "1.500"]
     assert lines[2].split()[-4:] == ["2", "1", "1", "2/2"]
     assert lines[3] == "  reads: 1 internal, 1 no_claims"
-    assert repr(result_on("?")).splitlines()[2].split() == (
+    assert repr(evaluated(numbers("?"))).splitlines()[2].split() == (
         ["reads", "-", "-", "-", "0", "1", "0", "-"]
     )
-    assert repr(result_on(1)).startswith("1 row,")
+    assert repr(evaluated(numbers(1))).startswith("1 row,")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +141,7 @@ def test_only_all_is_100_percent(part: int, whole: int, text: str) -> None:
 def test_without_scipy_there_are_means_and_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table says what to install; what is an interval alone is refused."""
     monkeypatch.setitem(sys.modules, "scipy.special", None)
-    result = result_on(1, 2, 3)
+    result = evaluated(numbers(1, 2, 3))
     assert (result["reads"].mean, result["reads"].interval) == (2.0, None)
     assert "intervals need SciPy: install the extra 'tools'" in repr(result)
     with pytest.raises(MissingDependencyError, match=r"rag-eval-otel\[tools\]"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from offline import asked_rows
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.judge.openai import OpenAIJudge
@@ -21,22 +22,10 @@ pytestmark = pytest.mark.slow  # each runs a command against a server
 KEY = "sk-not-to-be-shown"
 
 
-def rows(number: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "question": f"Who founded number {i}?",
-            "contexts": [f"Ann founded {i}."],
-            "answer": "Ann.",
-        }
-        for i in range(number)
-    ]
-
-
 def evaluated(base_url: str, number: int, **options: Any) -> DatasetResult:
-    timeout = options.pop("judge_timeout", 30.0)
-    judge = OpenAIJudge("m", base_url=base_url, api_key=KEY, timeout=timeout)
+    judge = OpenAIJudge("m", base_url=base_url, api_key=KEY, timeout=30.0)
     given: dict[str, Any] = {"judge": judge, "embedder": HashingEmbedder(), **options}
-    return evaluate_dataset(rows(number), **given)
+    return evaluate_dataset(asked_rows(number), **given)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -127,7 +116,6 @@ def test_errors_of_a_users_metric_stop_nothing(error: type[Exception]) -> None:
     def broken(_: Sample) -> float:
         raise error
 
-    rows = [{"question": "Q?", "answer": "A b.", "contexts": ["C"]} for _ in range(30)]
     for metrics in ([broken], ["faithfulness", broken]):
-        found = evaluate_dataset(rows, metrics, judge="lexical", embedder="hashing")
+        found = evaluate_dataset(asked_rows(30), metrics, judge="lexical", embedder="hashing")
         assert (len(found.rows), found.totals.stopped) == (30, None)

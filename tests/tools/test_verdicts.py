@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from offline import EMBEDDER, Reads, judge, numbers
+from offline import Reads, evaluated, numbers
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.tools.calibrate import calibrate
@@ -156,8 +156,7 @@ def test_gate_of_a_metric_whose_low_scores_are_good(
 
 def test_directions_hold_in_python(tmp_path: Path) -> None:
     """Gate of a result, labels from a cache, and a threshold that is chosen with labels."""
-    options: dict[str, Any] = {"judge": judge(), "embedder": EMBEDDER}
-    result = evaluate_dataset(numbers(0, 0, 1), [Errors()], **options)
+    result = evaluated(numbers(0, 0, 1), Errors())
     assert result["errors"].direction == "low"
     assert result.check(Gate(most={"errors": 0.5})).passed
     assert not result.check(Gate(most={"errors": 0.2})).passed

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from conformance import FACTS, of_attribute, of_event, of_objects
-from otlp_receiver import OtlpReceiver
 from rag_eval_otel.worker import engine
 
 
@@ -21,12 +20,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
     asyncio.run(test(**given))
     return True
-
-
-@pytest.fixture
-def backend() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import Event
 
+from rag_eval_otel.worker import wire
 from rag_eval_otel.worker.wire import (
     LARGEST,
     TooLargeError,
@@ -66,17 +67,22 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
 }
 
 
-RARE = ATTACKS.keys() - {"values in a list"}
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in RARE)) for name in ATTACKS]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTACKS)
 def test_a_request_of_many_parts_is_refused_before_it_is_parsed(name: str) -> None:
     """The parser would take gigabytes for a few kilobytes of gzip."""
     bomb = gzip.compress(ATTACKS[name]())
     assert len(bomb) < 20_000
     with pytest.raises(TooLargeError, match="larger than max"):
         count_spans(unpacked(bomb))
+
+
+def test_parts_inside_of_spans_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here with a limit of a thousandth of the usual one."""
+    monkeypatch.setattr(wire, "_PARTS", 500)
+    monkeypatch.setitem(wire._LIMITS, "message", 500)  # noqa: SLF001
+    with pytest.raises(TooLargeError, match="more than 500 parts of the kind message"):
+        count_spans(in_span(sized(0x4A, sized(0x12, sized(0x2A, filled(b"\x0a\x00", 1500))))))
 
 
 def test_a_request_that_unpacks_to_too_much_is_refused() -> None:
