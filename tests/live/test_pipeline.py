@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,12 +33,14 @@ from live import (
     attached,
     generated,
     good_judge,
+    retrieved,
     told,
 )
 from parallel import forking, in_child
-from rag_eval_otel import Evaluation, record_feedback, record_question
+from rag_eval_otel import Evaluation, record_feedback, record_question, semconv
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
+from rag_eval_otel.runtime.guard import JUDGING
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import ANSWER, PAGE, QUESTION, Capture, begin, begin_turn, capture, finish, run_turn
@@ -514,6 +517,156 @@ def gated(**options: Any) -> Iterator[tuple[App, GatedExporter, GatedJudge]]:
         finally:
             exporter.open()
             judge.open()
+
+
+def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convention that fails costs a turn, never a span, and the application hears nothing."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    with attached(raise_errors=False) as app:
+        monkeypatch.setattr("rag_eval_otel.live.store.kind_of", fail)
+        app.turn(1)
+        monkeypatch.undo()
+        monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
+        app.turn(2)
+        assert app.handle.flush()
+        monkeypatch.undo()
+        app.turn(3)
+        assert app.handle.flush()
+        assert app.statuses() == {"scored": 1, "error": 1, None: 7}
+        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
+
+
+def test_spans_of_the_judge_s_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the thread of the evaluator, foreign spans are dropped, and ours leave as they are."""
+    with attached() as app:
+        own = app.provider.get_tracer(semconv.JUDGE_SCOPE).start_span("chat")
+        monkeypatch.setattr(threading.current_thread(), "name", "rag-eval-otel")
+        token = JUDGING.set(app.pipeline.evaluator)
+        app.turn()
+        own.end()
+        JUDGING.reset(token)
+        assert (app.names(), app.counted(), app.store.is_empty) == (["chat"], {}, True)
+
+
+def test_spans_after_the_end_leave_at_once() -> None:
+    """The span of a turn says ``shutdown``, and is counted; runs of LangChain say so, too."""
+    with attached() as app:
+        app.pipeline.close()
+        app.turns(1)
+        app.turns(1, "runs")
+        assert app.counted() == {("dropped", "shutdown"): 2}
+        assert app.statuses() == {"shutdown": 2, None: 4}
+
+
+def test_what_has_found_no_room_is_scored_on_a_span_of_its_own() -> None:
+    """The turn's own span has left by then, with its reason."""
+    with attached() as app:
+        app.store.capacity = 1
+        app.turns(2)
+        assert app.handle.flush(PATIENCE)
+        assert app.statuses() == {"scored": 1, "overload": 1, None: 4}
+        assert app.counted() == {SCORED: 2}
+        assert len(app.carriers()) == 1
+
+
+def test_two_spans_with_one_id_make_their_trace_ambiguous() -> None:
+    """Nothing of it is scored, and its span says why."""
+    with attached() as app:
+        chain = app.chain()
+        spans = [app.step("RETRIEVER", chain, **retrieved(number)) for number in (1, 2)]
+        spans[1]._context = spans[0].get_span_context()  # type: ignore[attr-defined]  # noqa: SLF001
+        app.generate(1, chain)
+        for span in (*spans, chain):
+            span.end()
+        assert app.handle.flush(PATIENCE)
+        assert app.status_of(chain) == "skipped"
+        assert app.attributes_of(chain)["rag.evaluation.reason"] == "ambiguous"
+        assert app.counted() == {("skipped", "ambiguous"): 1}
+
+
+def test_runs_below_a_span_without_spans_of_their_own() -> None:
+    """They are read with its trace, once, and the application's span has the scores."""
+    captured = capture(spans="none")
+    with captured.within("ask") as span:
+        run_turn(captured)
+    assert [context for context, _ in captured.turns] == [span.get_span_context()]
+    assert captured.outcomes == {SCORED: 1}
+    assert [status_on(each) for each in captured.spans] == ["scored"]
+
+
+def test_a_tree_that_has_lost_runs_is_not_scored() -> None:
+    """Its root says ``evicted``, as a trace would."""
+    captured = capture()
+    write, _, root = begin_turn(captured)
+    root.tree.lost = 1
+    finish(captured, write, root)
+    assert captured.outcomes == {("skipped", "evicted"): 1}
+    assert Counter(map(status_and_reason, captured.spans)) == {
+        ("skipped", "evicted"): 1,
+        (None, None): 2,
+    }
+
+
+class Flushed(SpanProcessor):
+    """Notes how many spans had ended at each flush, and the milliseconds that it may take."""
+
+    def __init__(self) -> None:
+        self.ended, self.flushes = 0, list[tuple[int, int]]()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ended += 1
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        self.flushes.append((self.ended, timeout_millis))
+        return True
+
+
+def test_many_spans_leave_in_chunks_between_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the queue of the next processor does not overflow; the time of the whole is shared."""
+    monkeypatch.setattr("rag_eval_otel.live.pipeline.CHUNK", 2)
+    with gated(hold_seconds=3600) as (app, _, judge):
+        seen = Flushed()
+        app.pipeline.attach(seen)
+        app.pipeline.now = lambda: 0.0
+        for number in range(5):
+            app.record(number)
+        judge.asked.result(PATIENCE)
+        assert app.pipeline.force_flush(0.2)
+        assert seen.flushes == [(2, 200), (4, 200), (5, 200)]
+
+
+@pytest.mark.parametrize("is_forked", [False, True])
+def test_providers_of_logs_and_metrics_are_flushed(*, is_forked: bool) -> None:
+    """In a forked child that has taken something, metrics are their parent's."""
+    with attached() as app:
+        calls, seen = list[Any](), Flushed()
+        provider = SimpleNamespace
+        app.pipeline.logs = provider(force_flush=lambda ms: calls.append(("logs", ms)))  # type: ignore[assignment]
+        app.pipeline.meters = provider(force_flush=lambda ms: calls.append(("meters", ms)))  # type: ignore[assignment]
+        app.pipeline.is_forked = is_forked
+        app.pipeline.attach(seen)
+        expected = [("logs", 5000), ("meters", 5000)][: 1 if is_forked else 2]
+        app.record()
+        app.pipeline.flush_all(PATIENCE)
+        assert calls == expected
+        assert [ended for ended, _ in seen.flushes] == [1]
+        app.pipeline.drain_and_flush(PATIENCE)
+        assert calls == expected * 2
+        assert seen.flushes[1:] == [(1, 5000)]
+
+
+def test_a_forked_child_that_has_taken_nothing_ends_at_once() -> None:
+    """There is nothing of it to flush."""
+    with attached() as app:
+        calls = list[Any]()
+        app.pipeline.logs = SimpleNamespace(force_flush=calls.append)  # type: ignore[assignment]
+        app.pipeline.is_forked = True
+        app.pipeline.drain_and_flush(PATIENCE)
+        assert calls == []
+        assert app.store.is_open
 
 
 def on_thread(call: Callable[[], object]) -> threading.Thread:
