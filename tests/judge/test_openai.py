@@ -21,14 +21,17 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import errors
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.openai import OpenAIClient, OpenAIJudge, SchemaMode
+from rag_eval_otel.judge.openai import OpenAIClient, OpenAIJudge, SchemaMode, usage_of
 from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
 from rag_eval_otel.metrics import metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.providers import PROVIDERS
-from rag_eval_otel.types import Replies, Sample, Score
+from rag_eval_otel.types import Replies, Sample, Score, Usage
 from support import GOOD, good_parts, in_turn, names_asked, text_asked
 
+NAN, FORM = float("nan"), ("temperature", "response_format")
+AZURE = {"azure_endpoint", "api_version", "base_url"}
+CACHED = {"prompt_tokens_details": {"cached_tokens": 99}}
 T = TypeVar("T", bound=errors.JudgeError)
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
@@ -268,6 +271,115 @@ def test_a_client_of_the_users_own_is_used() -> None:
     with ScriptedOpenAI(good_parts) as server:
         assert asyncio.run(use(server.base_url)) is False
         assert server.requests[0].headers["authorization"] == "Bearer sk-own"
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (None, None),
+        ({}, None),
+        ({"usage": {"prompt_tokens": "7", "completion_tokens": None, "total_tokens": NAN}}, None),
+        ({"usage": {"prompt_tokens": -7}}, None),
+        ({"usage": {"prompt_tokens": 0, "total_tokens": 0}, "data": []}, None),
+        ({"usage": {"prompt_tokens": 1}}, Usage(prompt_tokens=1)),
+        ({"usage": {"completion_tokens": 3, "total_tokens": 2}}, Usage(completion_tokens=3)),
+        (
+            {"usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 20, **CACHED}},
+            Usage(prompt_tokens=10, cached_tokens=10, completion_tokens=10),
+        ),
+        ({"usage": {"total_tokens": 6}, "data": []}, Usage(embedding_tokens=6)),
+        (
+            {"usage": {"prompt_tokens": 5, "total_tokens": 6}, "data": []},
+            Usage(embedding_tokens=5),
+        ),
+    ],
+)
+def test_the_usage_in_a_reply(body: object, usage: Usage | None) -> None:
+    """Thoughts may be in the total alone; a cache has at most the prompt; nonsense is not 0."""
+    assert usage_of(body) == usage
+
+
+@pytest.mark.parametrize("temperature", [-0.1, 2.1])
+def test_a_temperature_off_the_scale(temperature: float) -> None:
+    """It is refused with its range, whose ends are allowed."""
+    with pytest.raises(errors.ConfigError, match=f"0 to 2, not {temperature}"):
+        OpenAIJudge("m", temperature=temperature)
+    assert [OpenAIJudge("m", temperature=each)._form.temperature for each in (0, 2)] == [0, 2]  # noqa: SLF001
+
+
+@pytest.mark.parametrize("options", [{"timeout": 0}, {"retries": -1}])
+def test_attempts_that_cannot_be_made(options: dict[str, Any]) -> None:
+    """A timeout is above 0, and the number of retries at least 0."""
+    with pytest.raises(errors.ConfigError, match="timeout must be above 0, retries at least 0"):
+        OpenAIJudge("m", **options)
+    limits = OpenAIJudge("m", timeout=0.1, retries=0).endpoint.limits
+    assert (limits.timeout, limits.retries) == (0.1, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "version", "sent"),
+    [
+        ("", None, {"azure_endpoint": "", "api_version": "2024-10-21"}),
+        ("", "2099-01-01", {"azure_endpoint": "", "api_version": "2099-01-01"}),
+        ("/openai/v1/", "2099-01-01", {"base_url": "/openai/v1/"}),
+    ],
+)
+def test_addresses_of_azure(
+    path: str, version: str | None, sent: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older path needs a version, for which there is a default, the newer one has none."""
+    monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
+    monkeypatch.delenv("OPENAI_API_VERSION", raising=False)
+    with pytest.raises(errors.ConfigError, match="needs base_url or AZURE_OPENAI_ENDPOINT"):
+        OpenAIJudge("m", provider="azure", api_key="k")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"https://a.example{path}")
+    if version:
+        monkeypatch.setenv("OPENAI_API_VERSION", version)
+    client = OpenAIJudge("m", provider="azure", api_key="k")._client  # noqa: SLF001
+    options = {name: each for name, each in client._options.items() if name in AZURE}  # noqa: SLF001
+    assert {name: each.removeprefix("https://a.example") for name, each in options.items()} == sent
+    assert client.address.startswith("https://a.example")
+
+
+def test_a_copy_with_another_endpoint() -> None:
+    """A pipeline limits the requests of a judge that the application made; its own stay."""
+    judge = OpenAIJudge("m", api_key="k")
+    copied = judge.with_endpoint(judge.endpoint.with_limits({"concurrency": 3}))
+    assert (copied.endpoint.limits.concurrency, copied.model) == (3, "m")
+    assert judge.endpoint.limits.concurrency != 3
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 9}])
+def test_texts_that_are_too_long_are_not_sent_again(options: dict[str, Any]) -> None:
+    """Not without an option that the message names, either, unless it is a limit of ours."""
+    words = "the context length is exceeded by max_tokens and response_format"
+    error, requests = failing(refused(words), errors.JudgeTooLongError, **options)
+    assert str(error) == "HTTP 400: the texts are too long for the model"
+    assert requests == (1 if options else 2)
+
+
+def test_options_of_another_kind_of_server(caplog: pytest.LogCaptureFixture) -> None:
+    """The order in which forms of a request give way, with the line that says what is left."""
+    sent = list[dict[str, Any]]()
+
+    def reply(body: dict[str, Any]) -> object:
+        sent.append(body)
+        for name in ("temperature", "response_format"):
+            if name in body:
+                return refused(f"unknown field {name}")
+        return good_parts(body)
+
+    asked(reply)
+    assert [[name for name in FORM if name in body] for body in sent] == [
+        [*FORM],
+        ["response_format"],
+        ["response_format"],
+        [],
+    ]
+    assert [body.get("response_format", {}).get("type") for body in sent] == [
+        *("json_schema", "json_schema", "json_object", None)
+    ]
+    assert "(HTTP 400, HTTP 400, HTTP 400); from now on: text, temperature None" in caplog.text
 
 
 def limit_sent(body: Mapping[str, Any]) -> object:
