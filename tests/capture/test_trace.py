@@ -6,13 +6,16 @@ Sessions, streams, threads and disorder; whatever happens, each span leaves once
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from sys import getsizeof
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.context import Context
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace import TracerProvider
@@ -28,11 +31,22 @@ from opentelemetry.trace import (
 from live import App, answered, asked, attached, collecting_size, generated, retrieved, said, told
 from plain_views import View
 from properties import examples
-from rag_eval_otel import instrument
+from rag_eval_otel import instrument, semconv
+from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView
-from rag_eval_otel.capture.trace import OVERHEAD, PendingLogs, may_be_read, size_of
+from rag_eval_otel.capture.trace import (
+    OVERHEAD,
+    LogTap,
+    OpenSpans,
+    PendingLogs,
+    Subtree,
+    Trace,
+    may_be_anchor,
+    may_be_read,
+    size_of,
+)
 from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.runtime.guard import JUDGING
+from rag_eval_otel.runtime.guard import JUDGING, Edge
 from recordings import PATHS, is_as_stated
 from replay import load, replay
 
@@ -418,3 +432,144 @@ def test_the_size_of_a_span() -> None:
         {"logs": [LogView(event="e", body={"a": text})]},
     ):
         assert OVERHEAD + 1000 < size_of(replace(bare, **fields)) < OVERHEAD + 3000
+
+
+def test_the_size_of_values_within_values() -> None:
+    """Each is counted with a constant for its place, down to eight levels."""
+    bare, nested = View(attributes={}), "x" * 1000
+    assert size_of(replace(bare, attributes={"a": True, "b": 1.5})) == OVERHEAD + 200 + 28 + 24
+    for _ in range(8):
+        nested = [nested]  # type: ignore[assignment]
+    sizes = [size_of(replace(bare, events=[("e", {"a": each})])) for each in (nested, [nested])]
+    assert [size - OVERHEAD > 1000 for size in sizes] == [False, False]
+    assert size_of(replace(bare, events=[("e", {"a": {"b": ["", b""]}})])) == (
+        OVERHEAD + 100 + 100 + 8 + getsizeof("") + 8 + getsizeof(b"")
+    )
+
+
+# --- spans that may get scores --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "below", "anchoring", "above"),
+    [
+        ("aside", Subtree(3, 4), "no", None),
+        ("retriever", Subtree(), "no", Subtree(5, None)),
+        ("llm", Subtree(), "no", Subtree(None, 5)),
+        ("llm", Subtree(7, None), "no", Subtree(7, 7)),
+        ("tool", Subtree(None, 4), "no", Subtree(5, 4)),
+        ("tool", Subtree(3, 4), "likely", Subtree(3, None)),
+        ("chain", Subtree(), "no", None),
+        ("chain", Subtree(None, 4), "no", Subtree(None, 4)),
+        ("chain", Subtree(None, 4, shown=True), "possibly", Subtree(None, 4, shown=True)),
+        ("chain", Subtree(3, None), "possibly", Subtree(3, None)),
+        ("chain", Subtree(4, 3), "possibly", Subtree(4, 3)),
+        ("chain", Subtree(4, 4), "likely", Subtree(4, None)),
+        ("other", Subtree(3, 4), "likely", Subtree(3, None)),
+        ("other", Subtree(None, 4), "no", Subtree(None, 4)),
+    ],
+)
+def test_which_span_may_get_scores(
+    kind: Any, below: Subtree, anchoring: str, above: Subtree | None
+) -> None:
+    """One with a call at or after a retrieval below; above it, only the retrieval counts."""
+    trace = Trace(trace_id=1, first=0.0, last=0.0, subtrees={2: below})
+    view = View(parent_id=1, start=5)
+    assert may_be_anchor(trace, view, kind, spans=OpenSpans()) == anchoring
+    assert trace.turns == ({2} if anchoring == "likely" else set())
+    found = trace.subtrees.get(1)
+    assert (found and astuple(found)) == (above and astuple(above))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "anchoring", "above"),
+    [
+        ({"rag.answer": "a"}, "likely", Subtree(None, 5)),
+        ({"rag.question": "q"}, "likely", None),
+        ({"rag.contexts": ["c"], "rag.answer": "a"}, "likely", Subtree(5, None)),
+    ],
+)
+def test_a_span_with_what_the_application_has_recorded(
+    attributes: dict[str, Any], anchoring: str, above: Subtree | None
+) -> None:
+    """It gets scores, or the reason why there are none."""
+    trace, view = Trace(trace_id=1, first=0.0, last=0.0), View(parent_id=1, start=5)
+    view.attributes = attributes
+    assert may_be_anchor(trace, view, "other", spans=OpenSpans()) == anchoring
+    found = trace.subtrees.get(1)
+    assert (found and astuple(found)) == (above and astuple(above))
+
+
+@pytest.mark.parametrize("parent", [None, 1])
+def test_a_call_without_a_chain(parent: int | None) -> None:
+    """It may be a turn by itself if its prompt has the contexts, or a search is below it."""
+    trace, view = Trace(trace_id=1, first=0.0, last=0.0), View(parent_id=parent, start=5)
+    assert (
+        may_be_anchor(trace, view, "llm", spans=OpenSpans(), contexts_from_prompt=True) == "likely"
+    )
+    trace.subtrees[2] = Subtree(3, None)
+    found = may_be_anchor(trace, view, "llm", spans=OpenSpans())
+    assert found == ("possibly" if parent is None else "no")
+
+
+def test_open_spans_of_a_trace() -> None:
+    """The newest are known at once; one that has ended counts as open until the next refresh."""
+    provider, spans = TracerProvider(), OpenSpans()
+    root: Any = provider.get_tracer("app").start_span("root")
+    below = set_span_in_context(root)
+    first: Any = provider.get_tracer("app").start_span("first", context=below)
+    own: Any = provider.get_tracer(semconv.SCOPE).start_span("own", context=below)
+    other: Any = provider.get_tracer("app").start_span("other", context=Context())
+    number = root.context.trace_id
+    spans.starts.extend(map(ref, (root, first, own, other)))
+    assert spans.newest(number) == [own, first, root]
+    assert spans.of(number) == []
+    spans.refresh()
+    assert len(spans.starts) == 0
+    assert spans.newest(number) == spans.of(number) == spans.recently_open(number) == [root, first]
+    first.end()
+    assert spans.newest(number) == [root, first]
+    assert (spans.of(number), spans.recently_open(number)) == ([root], [root, first])
+    spans.refresh()
+    assert (spans.of(number), spans.recently_open(number)) == ([root], [first, root])
+    spans.refresh()
+    assert spans.recently_open(number) == [root]
+    many: list[Any] = [provider.get_tracer("app").start_span("m", context=below) for _ in range(99)]
+    spans.starts.extend(map(ref, many))
+    assert spans.newest(number) == many[:-65:-1]
+
+
+def test_parts_of_a_trace() -> None:
+    """A part takes its spans, runs and bytes with it; what stays is as old as its first span."""
+    trace = Trace(trace_id=1, first=1.0, last=1.0)
+    for number in (2, 3, 4):
+        trace.add(View(span_id=number, parent_id=1), size=10 * number, now=float(number))
+    tree = RunTree(Context(), 0.0, size=5, searched=1, called=2)
+    trace.join(tree, 3, size=5, now=5.0)
+    trace.note_turn(3)
+    assert trace.add_bystander(View(span_id=9)) == OVERHEAD
+    assert trace.add_bystander(View(span_id=9)) == 0
+    assert trace.add_bystander(View(span_id=8, scope=semconv.SCOPE)) == 0
+    assert (trace.size, trace.unheld, trace.last) == (95 + OVERHEAD, 95, 5.0)
+    part = trace.part([2, 3])
+    assert ([*part.spans], part.size, part.turns, part.trees) == ([2, 3], 55, {3}, [(3, tree)])
+    assert ([*trace.spans], trace.size, trace.turns, trace.trees) == (
+        [4, 9],
+        40 + OVERHEAD,
+        set(),
+        [],
+    )
+    assert (part.first, trace.first) == (1.0, 4.0)
+    assert (trace.part([4, 9]).size, trace.size, trace.first) == (40 + OVERHEAD, 0, 5.0)
+
+
+def test_the_tap_of_log_records() -> None:
+    """It wants events of instrumentations, and only while somebody listens."""
+    tap = LogTap()
+    assert not tap.enabled(event_name="gen_ai.choice")
+    tap.listeners[tap] = (lambda *_: None, Edge("logs", lambda _: None, raise_errors=True))
+    assert tap.enabled(event_name="gen_ai.choice")
+    assert not tap.enabled(event_name="gen_ai.evaluation.result")
+    assert tap.force_flush()
+    tap.shutdown()
+    assert not tap.enabled(event_name="gen_ai.choice")
