@@ -36,17 +36,17 @@ from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
-    LogTap,
     OpenSpans,
     PendingLogs,
     Subtree,
     Trace,
+    TraceLimits,
     may_be_anchor,
     may_be_read,
     size_of,
 )
 from rag_eval_otel.live.instrument import pipeline_of
-from rag_eval_otel.runtime.guard import JUDGING, Edge
+from rag_eval_otel.runtime.guard import JUDGING
 from recordings import PATHS, is_as_stated
 from replay import load, replay
 
@@ -191,25 +191,6 @@ class Shape:
     parents: list[int | None]
     ends: list[int]
 
-    def below(self, number: int) -> set[int]:
-        own = {n for n, parent in enumerate(self.parents) if parent == number}
-        return own.union(*map(self.below, own))
-
-    def has(self, number: int, *kinds: str) -> bool:
-        """Tell whether a span of these kinds is below a span."""
-        return any(self.kinds[n] in kinds for n in self.below(number))
-
-    def may_wait(self, number: int) -> bool:
-        """Tell whether a retrieval, or a tool, which may be one, is below a span.
-
-        A model's call, or a span around one, may also wait for a retrieval beside it.
-        """
-        calls = self.kinds[number] == "LLM" or self.has(number, "LLM")
-        above, root = number, self.parents[number]
-        while root is not None and calls:
-            above, root = root, self.parents[root]
-        return self.has(above, "RETRIEVER", "TOOL")
-
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
@@ -246,14 +227,12 @@ def left(app: App) -> Counter[int]:
 @pytest.mark.slow
 @examples(100)
 @given(shapes(), st.integers(0, 9))
-def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swept: int) -> None:
-    """What has no part in a turn leaves as it ends; nothing is lost, nothing doubled."""
+def test_every_span_leaves_once(shape: Shape, swept: int) -> None:
+    """Whatever is below what, and ends when: nothing is lost, nothing doubled."""
     with attached() as app:
         spans = start(app, shape)
         for count, number in enumerate(shape.ends):
             spans[number].end()
-            if not shape.may_wait(number):
-                assert left(app)[spans[number].get_span_context().span_id] == 1
             if count == swept:
                 app.pipeline.sweep()
         app.handle.flush()
@@ -262,8 +241,6 @@ def test_every_span_leaves_once_and_only_those_of_a_turn_wait(shape: Shape, swep
         assert all(count == 1 for count in app.scored_spans().values())
         assert app.statuses().keys() <= {None, "scored", "skipped"}
 
-
-# --- open spans -----------------------------------------------------------------------------------
 
 # --- log records ----------------------------------------------------------------------------------
 
@@ -453,7 +430,10 @@ def test_the_size_of_values_within_values() -> None:
 @pytest.mark.parametrize(
     ("kind", "below", "anchoring", "above"),
     [
-        ("aside", Subtree(3, 4), "no", None),
+        ({"rag.question": "q"}, Subtree(), "likely", None),
+        ({"rag.answer": "a"}, Subtree(), "likely", Subtree(None, 5)),
+        ({"rag.contexts": ["c"], "rag.answer": "a"}, Subtree(), "likely", Subtree(5, None)),
+        ("aside", Subtree(4, 3), "no", None),
         ("retriever", Subtree(), "no", Subtree(5, None)),
         ("llm", Subtree(), "no", Subtree(None, 5)),
         ("llm", Subtree(7, None), "no", Subtree(7, 7)),
@@ -472,30 +452,15 @@ def test_the_size_of_values_within_values() -> None:
 def test_which_span_may_get_scores(
     kind: Any, below: Subtree, anchoring: str, above: Subtree | None
 ) -> None:
-    """One with a call at or after a retrieval below; above it, only the retrieval counts."""
+    """One with a call at or after a retrieval below, or with what the application has recorded.
+
+    Above the span of a turn, only the retrieval counts.
+    """
     trace = Trace(trace_id=1, first=0.0, last=0.0, subtrees={2: below})
-    view = View(parent_id=1, start=5)
+    view = View(parent_id=1, start=5, attributes={} if isinstance(kind, str) else kind)
+    kind = kind if isinstance(kind, str) else "other"
     assert may_be_anchor(trace, view, kind, spans=OpenSpans()) == anchoring
-    assert trace.turns == ({2} if anchoring == "likely" else set())
-    found = trace.subtrees.get(1)
-    assert (found and astuple(found)) == (above and astuple(above))
-
-
-@pytest.mark.parametrize(
-    ("attributes", "anchoring", "above"),
-    [
-        ({"rag.answer": "a"}, "likely", Subtree(None, 5)),
-        ({"rag.question": "q"}, "likely", None),
-        ({"rag.contexts": ["c"], "rag.answer": "a"}, "likely", Subtree(5, None)),
-    ],
-)
-def test_a_span_with_what_the_application_has_recorded(
-    attributes: dict[str, Any], anchoring: str, above: Subtree | None
-) -> None:
-    """It gets scores, or the reason why there are none."""
-    trace, view = Trace(trace_id=1, first=0.0, last=0.0), View(parent_id=1, start=5)
-    view.attributes = attributes
-    assert may_be_anchor(trace, view, "other", spans=OpenSpans()) == anchoring
+    assert trace.turns == ({2} if below.is_turn else set())
     found = trace.subtrees.get(1)
     assert (found and astuple(found)) == (above and astuple(above))
 
@@ -563,13 +528,14 @@ def test_parts_of_a_trace() -> None:
     assert (trace.part([4, 9]).size, trace.size, trace.first) == (40 + OVERHEAD, 0, 5.0)
 
 
-def test_the_tap_of_log_records() -> None:
-    """It wants events of instrumentations, and only while somebody listens."""
-    tap = LogTap()
-    assert not tap.enabled(event_name="gen_ai.choice")
-    tap.listeners[tap] = (lambda *_: None, Edge("logs", lambda _: None, raise_errors=True))
-    assert tap.enabled(event_name="gen_ai.choice")
-    assert not tap.enabled(event_name="gen_ai.evaluation.result")
-    assert tap.force_flush()
-    tap.shutdown()
-    assert not tap.enabled(event_name="gen_ai.choice")
+def test_traces_are_bounded_in_time_number_and_bytes() -> None:
+    """By these limits, in seconds and bytes, unless a store is given others."""
+    assert TraceLimits() == TraceLimits(
+        quiet=0.5,
+        root_quiet=0.05,
+        slow_quiet=5.0,
+        max_age=300.0,
+        max_traces=1024,
+        max_spans=10_000,
+        max_bytes=67_108_864,
+    )

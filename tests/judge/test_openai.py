@@ -29,8 +29,7 @@ from rag_eval_otel.providers import PROVIDERS
 from rag_eval_otel.types import Replies, Sample, Score, Usage
 from support import GOOD, good_parts, in_turn, names_asked, text_asked
 
-NAN, FORM = float("nan"), ("temperature", "response_format")
-AZURE = {"azure_endpoint", "api_version", "base_url"}
+NAN = float("nan")
 CACHED = {"prompt_tokens_details": {"cached_tokens": 99}}
 T = TypeVar("T", bound=errors.JudgeError)
 
@@ -140,7 +139,8 @@ def test_a_refused_format_gives_way(taken: str, caplog: pytest.LogCaptureFixture
     tries = 2 if taken == "json_object" else 3
     assert [first.usage.judge_requests, second.usage.judge_requests] == [tries, 1]
     (said,) = [record.getMessage() for record in caplog.records if record.name == "rag_eval_otel"]
-    assert f"HTTP {refusal.status}" in said
+    refusals = ", ".join(["HTTP 422"] * (tries - 1))
+    assert f"({refusals}); from now on: {taken}, temperature 0.0" in said
     assert "the user's text" not in said
 
 
@@ -316,39 +316,6 @@ def test_attempts_that_cannot_be_made(options: dict[str, Any]) -> None:
     assert (limits.timeout, limits.retries) == (0.1, 0)
 
 
-@pytest.mark.parametrize(
-    ("path", "version", "sent"),
-    [
-        ("", None, {"azure_endpoint": "", "api_version": "2024-10-21"}),
-        ("", "2099-01-01", {"azure_endpoint": "", "api_version": "2099-01-01"}),
-        ("/openai/v1/", "2099-01-01", {"base_url": "/openai/v1/"}),
-    ],
-)
-def test_addresses_of_azure(
-    path: str, version: str | None, sent: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The older path needs a version, for which there is a default, the newer one has none."""
-    monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
-    monkeypatch.delenv("OPENAI_API_VERSION", raising=False)
-    with pytest.raises(errors.ConfigError, match="needs base_url or AZURE_OPENAI_ENDPOINT"):
-        OpenAIJudge("m", provider="azure", api_key="k")
-    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"https://a.example{path}")
-    if version:
-        monkeypatch.setenv("OPENAI_API_VERSION", version)
-    client = OpenAIJudge("m", provider="azure", api_key="k")._client  # noqa: SLF001
-    options = {name: each for name, each in client._options.items() if name in AZURE}  # noqa: SLF001
-    assert {name: each.removeprefix("https://a.example") for name, each in options.items()} == sent
-    assert client.address.startswith("https://a.example")
-
-
-def test_a_copy_with_another_endpoint() -> None:
-    """A pipeline limits the requests of a judge that the application made; its own stay."""
-    judge = OpenAIJudge("m", api_key="k")
-    copied = judge.with_endpoint(judge.endpoint.with_limits({"concurrency": 3}))
-    assert (copied.endpoint.limits.concurrency, copied.model) == (3, "m")
-    assert judge.endpoint.limits.concurrency != 3
-
-
 @pytest.mark.parametrize("options", [{}, {"max_tokens": 9}])
 def test_texts_that_are_too_long_are_not_sent_again(options: dict[str, Any]) -> None:
     """Not without an option that the message names, either, unless it is a limit of ours."""
@@ -356,30 +323,6 @@ def test_texts_that_are_too_long_are_not_sent_again(options: dict[str, Any]) -> 
     error, requests = failing(refused(words), errors.JudgeTooLongError, **options)
     assert str(error) == "HTTP 400: the texts are too long for the model"
     assert requests == (1 if options else 2)
-
-
-def test_options_of_another_kind_of_server(caplog: pytest.LogCaptureFixture) -> None:
-    """The order in which forms of a request give way, with the line that says what is left."""
-    sent = list[dict[str, Any]]()
-
-    def reply(body: dict[str, Any]) -> object:
-        sent.append(body)
-        for name in ("temperature", "response_format"):
-            if name in body:
-                return refused(f"unknown field {name}")
-        return good_parts(body)
-
-    asked(reply)
-    assert [[name for name in FORM if name in body] for body in sent] == [
-        [*FORM],
-        ["response_format"],
-        ["response_format"],
-        [],
-    ]
-    assert [body.get("response_format", {}).get("type") for body in sent] == [
-        *("json_schema", "json_schema", "json_object", None)
-    ]
-    assert "(HTTP 400, HTTP 400, HTTP 400); from now on: text, temperature None" in caplog.text
 
 
 def limit_sent(body: Mapping[str, Any]) -> object:

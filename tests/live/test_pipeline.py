@@ -587,27 +587,16 @@ def test_two_spans_with_one_id_make_their_trace_ambiguous() -> None:
         assert app.counted() == {("skipped", "ambiguous"): 1}
 
 
-def test_runs_below_a_span_without_spans_of_their_own() -> None:
-    """They are read with its trace, once, and the application's span has the scores."""
+def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
+    """It is still open when the runs have ended; its trace is read when it has."""
     captured = capture(spans="none")
-    with captured.within("ask") as span:
+    with captured.tracer.start_as_current_span("request") as request:
         run_turn(captured)
-    assert [context for context, _ in captured.turns] == [span.get_span_context()]
-    assert captured.outcomes == {SCORED: 1}
-    assert [status_on(each) for each in captured.spans] == ["scored"]
-
-
-def test_a_tree_that_has_lost_runs_is_not_scored() -> None:
-    """Its root says ``evicted``, as a trace would."""
-    captured = capture()
-    write, _, root = begin_turn(captured)
-    root.tree.lost = 1
-    finish(captured, write, root)
-    assert captured.outcomes == {("skipped", "evicted"): 1}
-    assert Counter(map(status_and_reason, captured.spans)) == {
-        ("skipped", "evicted"): 1,
-        (None, None): 2,
-    }
+        assert not captured.turns
+    assert len(captured.pipeline.store) == 1
+    captured.flush()
+    assert [span for span, _ in captured.turns] == [request.get_span_context()]
+    assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
 
 
 class Flushed(SpanProcessor):
@@ -638,6 +627,50 @@ def test_many_spans_leave_in_chunks_between_flushes(monkeypatch: pytest.MonkeyPa
         assert seen.flushes == [(2, 200), (4, 200), (5, 200)]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "waits", "calls"),
+    [
+        (10, [9.0, 9.5], [9.5, 10.25, 5.0, 10.0, 10.0]),
+        (0.1, [0.08, 0.5], [0.5, 0.625, 0.125, 0.125, 0.25]),
+    ],
+)
+def test_the_time_of_a_shutdown_is_shared_out(
+    seconds: float, waits: list[float], calls: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For scores and spans; then each flush and close, if little is left half a second at least."""
+    given: dict[str, list[float]] = {"waits": [], "calls": []}
+
+    class Buffer:
+        flush = close = __call__ = lambda *_: True
+
+    with attached(sinks=[Buffer()]) as app:
+        with monkeypatch.context() as patch:
+            patch.setattr(app.pipeline, "now", lambda: 100.0)
+            patch.setattr(
+                app.pipeline.clock, "wait_left", lambda t, **_: given["waits"].append(t) or True
+            )
+            patch.setattr(
+                app.pipeline.flushes, "wait_for", lambda _, t: given["calls"].append(t) or True
+            )
+            app.pipeline.drain(seconds, flushes=True)
+        app.handle.shutdown()
+    assert given == {"waits": pytest.approx(waits), "calls": pytest.approx(calls)}
+
+
+@pytest.mark.parametrize(("seconds", "wait"), [(2.0, 1.0), (20.0, 5.0)])
+def test_a_flush_waits_for_scores(
+    seconds: float, wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For half of its time, at most five seconds; then spans leave without them."""
+    with attached() as app:
+        waits = list[float]()
+        monkeypatch.setattr(app.pipeline, "now", lambda: 100.0)
+        monkeypatch.setattr(app.pipeline.clock, "wait_left", lambda t: waits.append(t) or True)
+        assert app.pipeline.force_flush(seconds)
+        monkeypatch.undo()
+        assert waits == [wait, seconds]
+
+
 @pytest.mark.parametrize("is_forked", [False, True])
 def test_providers_of_logs_and_metrics_are_flushed(*, is_forked: bool) -> None:
     """In a forked child that has taken something, metrics are their parent's."""
@@ -656,17 +689,6 @@ def test_providers_of_logs_and_metrics_are_flushed(*, is_forked: bool) -> None:
         app.pipeline.drain_and_flush(PATIENCE)
         assert calls == expected * 2
         assert seen.flushes[1:] == [(1, 5000)]
-
-
-def test_a_forked_child_that_has_taken_nothing_ends_at_once() -> None:
-    """There is nothing of it to flush."""
-    with attached() as app:
-        calls = list[Any]()
-        app.pipeline.logs = SimpleNamespace(force_flush=calls.append)  # type: ignore[assignment]
-        app.pipeline.is_forked = True
-        app.pipeline.drain_and_flush(PATIENCE)
-        assert calls == []
-        assert app.store.is_open
 
 
 def on_thread(call: Callable[[], object]) -> threading.Thread:
@@ -844,25 +866,3 @@ def test_11_two_pipelines_of_one_process() -> None:
         assert second.handle.flush(PATIENCE)
         assert second.statuses() == {"scored": 1, None: 2}
         exporter.open()
-
-
-def test_12_deadline_and_scores_at_once() -> None:
-    """Whichever is first decides, the other changes nothing; the turn is counted once."""
-    for number in range(10):
-        with attached(hold_seconds=60) as app:
-            chain = app.turn(number)
-            start = threading.Barrier(2)
-
-            def expire(app: App = app, start: threading.Barrier = start) -> None:
-                start.wait(PATIENCE)
-                for held in list(app.store.held.values()):
-                    app.pipeline.clock.release(held, Ending("timeout"))
-
-            thread = on_thread(expire)
-            start.wait(PATIENCE)
-            app.pipeline.submit_ended()
-            thread.join(PATIENCE)
-            assert app.handle.flush(PATIENCE)
-            assert app.status_of(chain) in {"scored", "timeout"}
-            assert app.counted() == {SCORED: 1}
-            assert app.each_left_once()

@@ -512,19 +512,6 @@ def test_a_turn_without_room_says_so() -> None:
     assert (len(seen.store), seen.store.count("collecting"), seen.store.count("left")) == (1, 1, 0)
 
 
-def test_spans_of_an_evicted_trace_leave() -> None:
-    """They say why there are no scores."""
-    seen = Watched(max_traces=1)
-    for number in (1, 2):
-        chain = seen.turn(number)
-        seen.step("LLM", chain).end()
-        seen.step("CHAIN", chain, **answered(number)).end()
-        chain.end()
-    (left,) = seen.store.exit
-    assert (left.ending, left.state) == (Ending("skipped", "evicted"), "leaving")
-    assert (len(seen.store), len(seen.store.held), seen.store.count("leaving")) == (1, 2, 1)
-
-
 def test_runs_below_a_span_join_its_trace() -> None:
     """They count with their bytes, as a turn of the span, and not after the end."""
     seen = Watched()
