@@ -13,6 +13,7 @@ from plain_views import Role, View, Word, circle, ring
 from rag_eval_otel.capture.conventions import (
     CONVENTIONS,
     convention_of,
+    haystack,
     holds_documents,
     is_flat,
     kind_of,
@@ -22,7 +23,8 @@ from rag_eval_otel.capture.conventions import (
     shows_documents,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.conventions.openinference import described
+from rag_eval_otel.capture.conventions.openinference import GUARDRAILS, described
+from rag_eval_otel.capture.conventions.openinference import kind as kind_of_openinference
 from rag_eval_otel.capture.conventions.openinference import texts as written_texts
 from rag_eval_otel.capture.span import LogView, Span
 from rag_eval_otel.capture.step import Step
@@ -627,3 +629,49 @@ def test_every_convention_is_tried() -> None:
 def test_recordings() -> None:
     """The spans of recorded applications are read as they were."""
     assert misread() == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "question"),
+    [
+        ("q", "q"),
+        ({}, None),
+        ({"query": "q"}, "q"),
+        ({"data": {"a": {"query": "q"}, "b": {"query": "q"}}}, "q"),
+        ({"a": {"query": "q"}, "b": {"query": "other"}}, None),
+        ({"a": {"messages": [{"role": "user", "content": "q"}]}, "b": 7}, "q"),
+    ],
+)
+def test_the_question_of_a_pipeline(inputs: object, question: str | None) -> None:
+    """Components that got different ones leave it open."""
+    assert haystack.query_of(inputs) == question
+
+
+@pytest.mark.parametrize(
+    ("outputs", "answer"),
+    [
+        ("a", "a"),
+        ({"model": {"replies": ["a"]}, "count": 7}, "a"),
+        ({"model": {"replies": ["a"]}, "other": {"replies": ["b"]}}, None),
+        ({"model": {"replies": ["b"]}, "builder": {"answers": [{"data": "a"}]}}, "a"),
+    ],
+)
+def test_the_answer_of_a_pipeline(outputs: object, answer: str | None) -> None:
+    """That of an answer builder goes first; several leave it open."""
+    assert haystack.answer_of_components(outputs) == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "scope", "kind"),
+    [
+        ("guardrail", "", "aside"),
+        ("EVALUATOR", "", "aside"),
+        ("GUARDRAIL", GUARDRAILS, "chain"),
+        ("LLM", GUARDRAILS, "llm"),
+        ("new", "", "chain"),
+        ("LLM", "rag_eval_otel", None),
+    ],
+)
+def test_kinds_of_openinference(name: str, scope: str, kind: str | None) -> None:
+    """Guards of Guardrails AI are around a call; what is not known is a chain."""
+    assert kind_of_openinference(View(attributes={OI: name}, scope=scope)) == kind

@@ -465,6 +465,17 @@ def test_which_span_may_get_scores(
     assert (found and astuple(found)) == (above and astuple(above))
 
 
+@pytest.mark.parametrize(
+    ("kind", "anchoring"),
+    [("chain", "possibly"), ("agent", "possibly"), ("tool", "possibly"), ("other", "no")],
+)
+def test_a_span_whose_inner_spans_come_later(kind: Any, anchoring: str) -> None:
+    """LangSmith exports them after it: any step may get scores, whatever is known by then."""
+    trace = Trace(trace_id=1, first=0.0, last=0.0)
+    view = View(attributes={"langsmith.span.kind": "chain"})
+    assert may_be_anchor(trace, view, kind, spans=OpenSpans()) == anchoring
+
+
 @pytest.mark.parametrize("parent", [None, 1])
 def test_a_call_without_a_chain(parent: int | None) -> None:
     """It may be a turn by itself if its prompt has the contexts, or a search is below it."""
@@ -472,6 +483,7 @@ def test_a_call_without_a_chain(parent: int | None) -> None:
     assert (
         may_be_anchor(trace, view, "llm", spans=OpenSpans(), contexts_from_prompt=True) == "likely"
     )
+    assert may_be_anchor(trace, view, "chain", spans=OpenSpans(), contexts_from_prompt=True) == "no"
     trace.subtrees[2] = Subtree(3, None)
     found = may_be_anchor(trace, view, "llm", spans=OpenSpans())
     assert found == ("possibly" if parent is None else "no")

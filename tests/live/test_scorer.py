@@ -47,7 +47,6 @@ from rag_eval_otel.live.scorer import (
     TurnJob,
     TurnScorer,
     attributes_around,
-    build_budget,
     facts_of,
     sampling_point,
 )
@@ -398,18 +397,6 @@ def test_a_turn_is_counted_once_however_often_it_ends(why: Any) -> None:
             assert counts(by) == {"scored": 1}
 
 
-@pytest.mark.parametrize(("is_closed", "why"), [(False, "overload"), (True, "shutdown")])
-def test_a_turn_for_which_there_is_no_room(why: str, *, is_closed: bool) -> None:
-    """It is dropped at once, and counted so."""
-    by, endings = scorer(room=0), list[Ending]()
-    if is_closed:
-        by.evaluator.shutdown(0)
-    by.submit(TurnJob(scorer=by, turn=turn(), span=SPAN, ended=0, release=endings.append))
-    assert endings == [Ending(why)]  # type: ignore[arg-type]
-    assert counts(by) == {f"dropped {why}": 1}
-    assert by.retrieving == {"rag"}
-
-
 @pytest.mark.parametrize(
     ("name", "known", "number"),
     [
@@ -424,6 +411,7 @@ def test_names_of_steps_that_retrieve(name: str, known: int, number: int) -> Non
     by = scorer(room=0)
     by.retrieving.update(map(str, range(known)))
     by.submit(TurnJob(scorer=by, turn=turn(name=name), span=SPAN, ended=0))
+    assert counts(by) == {"dropped overload": 1}
     assert len(by.retrieving) == number
     assert ("x" * 200 in by.retrieving) == (number > 0)
 
@@ -471,13 +459,6 @@ def test_the_share_of_a_budget_that_is_left(budget: str, left: float) -> None:
     )
     ended(by)
     assert by._observe_left() == [Observation(left, {"limit": budget})]  # noqa: SLF001
-
-
-def test_limits_of_turns_are_no_budget() -> None:
-    """They are the admission's; a scorer without a budget has nothing to show."""
-    by = scorer("9 turns/day")
-    assert build_budget(by._config) is None  # noqa: SLF001
-    assert by._observe_left() == []  # noqa: SLF001
 
 
 def test_a_judge_whose_replies_are_useless_is_named_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -229,6 +229,7 @@ def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
     assert swept.wait(PATIENCE)
     thread = clock._thread  # noqa: SLF001
     assert thread is not None
+    assert thread.daemon
     assert clock.start()
     clock.reset()
     assert not clock.is_awake
@@ -546,16 +547,6 @@ def test_spans_of_a_tree_take_its_place() -> None:
     assert {each.number for each in kept.held.values()} == {tree.number}
     assert turn.deadline == other.deadline == tree.deadline
     assert (kept.waiting, kept.size, kept.count("leaving"), len(kept)) == (1, 2, 2, 0)
-
-
-@pytest.mark.parametrize("state", ["collecting", "scoring", "leaving"])
-def test_a_turn_was_found_for_a_span(state: Any) -> None:
-    """From then on it will probably get scores; what has been decided stays."""
-    kept, span = store(), held(is_likely=False)
-    span.state = state
-    kept.start_scoring(span)
-    assert span.state == ("scoring" if state == "collecting" else state)
-    assert span.is_likely
 
 
 def test_evicted_traces_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
