@@ -23,8 +23,7 @@ from rag_eval_otel.capture.conventions import (
     shows_documents,
 )
 from rag_eval_otel.capture.conventions.convention import Convention
-from rag_eval_otel.capture.conventions.openinference import GUARDRAILS, described
-from rag_eval_otel.capture.conventions.openinference import kind as kind_of_openinference
+from rag_eval_otel.capture.conventions.openinference import described
 from rag_eval_otel.capture.conventions.openinference import texts as written_texts
 from rag_eval_otel.capture.span import LogView, Span
 from rag_eval_otel.capture.step import Step
@@ -659,19 +658,3 @@ def test_the_question_of_a_pipeline(inputs: object, question: str | None) -> Non
 def test_the_answer_of_a_pipeline(outputs: object, answer: str | None) -> None:
     """That of an answer builder goes first; several leave it open."""
     assert haystack.answer_of_components(outputs) == answer
-
-
-@pytest.mark.parametrize(
-    ("name", "scope", "kind"),
-    [
-        ("guardrail", "", "aside"),
-        ("EVALUATOR", "", "aside"),
-        ("GUARDRAIL", GUARDRAILS, "chain"),
-        ("LLM", GUARDRAILS, "llm"),
-        ("new", "", "chain"),
-        ("LLM", "rag_eval_otel", None),
-    ],
-)
-def test_kinds_of_openinference(name: str, scope: str, kind: str | None) -> None:
-    """Guards of Guardrails AI are around a call; what is not known is a chain."""
-    assert kind_of_openinference(View(attributes={OI: name}, scope=scope)) == kind

@@ -32,12 +32,11 @@ from live import (
     asked,
     attached,
     generated,
-    good_judge,
     retrieved,
     told,
 )
 from parallel import forking, in_child
-from rag_eval_otel import Evaluation, record_feedback, record_question, semconv
+from rag_eval_otel import Evaluation, record_question, semconv
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.guard import JUDGING
@@ -561,17 +560,6 @@ def test_spans_after_the_end_leave_at_once() -> None:
         assert app.statuses() == {"shutdown": 2, None: 4}
 
 
-def test_what_has_found_no_room_is_scored_on_a_span_of_its_own() -> None:
-    """The turn's own span has left by then, with its reason."""
-    with attached() as app:
-        app.store.capacity = 1
-        app.turns(2)
-        assert app.handle.flush(PATIENCE)
-        assert app.statuses() == {"scored": 1, "overload": 1, None: 4}
-        assert app.counted() == {SCORED: 2}
-        assert len(app.carriers()) == 1
-
-
 def test_two_spans_with_one_id_make_their_trace_ambiguous() -> None:
     """Nothing of it is scored, and its span says why."""
     with attached() as app:
@@ -602,7 +590,8 @@ def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None
 class Flushed(SpanProcessor):
     """Notes how many spans had ended at each flush, and the milliseconds that it may take."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.is_broken = is_broken
         self.ended, self.flushes = 0, list[tuple[int, int]]()
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -610,20 +599,25 @@ class Flushed(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         self.flushes.append((self.ended, timeout_millis))
+        if self.is_broken:
+            raise RuntimeError
         return True
 
 
-def test_many_spans_leave_in_chunks_between_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the queue of the next processor does not overflow; the time of the whole is shared."""
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_many_spans_leave_in_chunks_between_flushes(
+    monkeypatch: pytest.MonkeyPatch, *, is_broken: bool
+) -> None:
+    """So the queue of the next processor does not overflow, whatever a flush raises."""
     monkeypatch.setattr("rag_eval_otel.live.pipeline.CHUNK", 2)
-    with gated(hold_seconds=3600) as (app, _, judge):
-        seen = Flushed()
+    with gated(hold_seconds=3600, raise_errors=False) as (app, _, judge):
+        seen = Flushed(is_broken=is_broken)
         app.pipeline.attach(seen)
         app.pipeline.now = lambda: 0.0
         for number in range(5):
             app.record(number)
         judge.asked.result(PATIENCE)
-        assert app.pipeline.force_flush(0.2)
+        assert app.pipeline.force_flush(0.2) is not is_broken
         assert seen.flushes == [(2, 200), (4, 200), (5, 200)]
 
 
@@ -798,26 +792,6 @@ def test_5_a_fork_while_spans_are_held() -> None:
         assert app.statuses() == {"scored": 1, None: 2}
 
 
-def test_6_a_slow_exporter() -> None:
-    """Scores come in although spans do not leave; when there is no room, spans leave unscored."""
-    with gated(max_held=3) as (app, exporter, judge):
-        chains = [app.turn(number) for number in range(3)]
-        exporter.close()
-        judge.open()
-        app.pipeline.submit_ended()
-        assert exporter.entered.wait(PATIENCE)
-        assert app.pipeline.evaluator.flush(PATIENCE)  # the judge is not delayed
-        late = app.chain(9)
-        search = app.step("RETRIEVER", late, **{"input.value": "?"})
-        exporter.open()
-        search.end()
-        late.end()
-        assert app.handle.flush(PATIENCE)
-        assert [app.status_of(chain) for chain in chains] == ["scored"] * 3
-        assert app.counted()[SCORED] == 3
-        assert app.each_left_once()
-
-
 def test_7_user_code_that_blocks_delays_scores_and_no_span() -> None:
     """Every span leaves at its deadline while the thread of the judge stands still."""
     gate, entered = threading.Event(), threading.Event()
@@ -838,31 +812,3 @@ def test_7_user_code_that_blocks_delays_scores_and_no_span() -> None:
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 2}
         assert sum(app.scored_spans().values()) == 2  # late scores still reach the events
-
-
-def test_8_a_cascade_and_late_feedback() -> None:
-    """Bad feedback on a turn that only the offline judge scored asks the judge, once."""
-    with attached(cascade="lexical", sample_rate=0.0001, judge=good_judge()) as app:
-        chain = app.turn(1)
-        assert app.handle.flush(PATIENCE)
-        assert app.status_of(chain) == "scored"
-        context = chain.get_span_context()
-        record_feedback(0.0, trace_id=context.trace_id, span_id=context.span_id)
-        assert app.handle.flush(PATIENCE)
-        assert app.counted() == {SCORED: 1}
-        assert app.statuses() == {"scored": 1, None: 2}
-
-
-def test_11_two_pipelines_of_one_process() -> None:
-    """An exporter that hangs in one of them delays nothing in the other."""
-    with gated(hold_seconds=3600) as (first, exporter, judge), attached() as second:
-        first.turn(1)
-        first.pipeline.submit_ended()
-        judge.asked.result(PATIENCE)
-        exporter.close()
-        judge.open()
-        assert exporter.entered.wait(PATIENCE)
-        second.turn(1)
-        assert second.handle.flush(PATIENCE)
-        assert second.statuses() == {"scored": 1, None: 2}
-        exporter.open()

@@ -195,21 +195,13 @@ def scorer(
     budget: str | None = None, reply: object = None, *, room: int = 9, **options: Any
 ) -> TurnScorer:
     judge = FakeJudge(lambda _: {"passing": True} if reply is None else reply)
-    sinks = options.pop("sinks", ())
-    config = Config(
-        judge=judge,
-        metrics=METRICS[:1],
-        embedder=FakeEmbedder({}),
-        drift=False,
-        budget=budget,
-        **options,
-    )
-    return TurnScorer(
-        config,
-        instruments=InstrumentSink(MeterProvider()),
-        sinks=sinks,
-        evaluator=BackgroundEvaluator(capacity=room),
-    )
+    usual: Any = {"metrics": METRICS[:1], "embedder": FakeEmbedder({}), "drift": False}
+    parts: Any = {
+        "sinks": options.pop("sinks", ()),
+        "evaluator": BackgroundEvaluator(capacity=room),
+    }
+    config = Config(judge=judge, budget=budget, **usual, **options)
+    return TurnScorer(config, instruments=InstrumentSink(MeterProvider()), **parts)
 
 
 def judged(by: TurnScorer, sample: Sample = SAMPLE) -> Evaluation | None:
@@ -370,31 +362,16 @@ def test_the_second_record_of_a_turn_is_a_duplicate() -> None:
     assert [ended(by, of=each).reason for each in (turn(), other)] == [None, "duplicate"]
 
 
-def test_feedback_on_a_run_reaches_its_turn() -> None:
-    """It came with the id of the LangChain run, before the turn had a span."""
-    by = scorer(sample_rate=0.0)
-    by.feedback.take(Feedback(trace_id=5, score=1.0), "run", is_expected=True)
-    (said,) = ended(by, runs=(5,)).feedback
-    assert (said.trace_id, said.span_id) == (7, 8)
-
-
 @pytest.mark.parametrize("why", ["overload", "shutdown", "error"])
 def test_a_turn_is_counted_once_however_often_it_ends(why: Any) -> None:
     """The first ending counts; who comes later releases the span with it, too."""
-    for is_first in (True, False):
-        by, endings = scorer(), list[Ending]()
-        job = TurnJob(scorer=by, turn=turn(), span=SPAN, ended=0, release=endings.append)
-        if not is_first:
-            asyncio.run(job.run())
-        job.give_up(why)
-        job.give_up(why)
-        if is_first:
-            asyncio.run(job.run())
-            assert endings[:2] == [Ending(why)] * 2
-            assert counts(by) == {"error internal" if why == "error" else f"dropped {why}": 1}
-        else:
-            assert [each.status for each in endings] == ["scored"] * 3
-            assert counts(by) == {"scored": 1}
+    by, endings = scorer(), list[Ending]()
+    job = TurnJob(scorer=by, turn=turn(), span=SPAN, ended=0, release=endings.append)
+    job.give_up(why)
+    job.give_up(why)
+    asyncio.run(job.run())
+    assert endings[:2] == [Ending(why)] * 2
+    assert counts(by) == {"error internal" if why == "error" else f"dropped {why}": 1}
 
 
 @pytest.mark.parametrize(

@@ -549,15 +549,6 @@ def test_spans_of_a_tree_take_its_place() -> None:
     assert (kept.waiting, kept.size, kept.count("leaving"), len(kept)) == (1, 2, 2, 0)
 
 
-def test_evicted_traces_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above it, the oldest is forgotten."""
-    monkeypatch.setattr("rag_eval_otel.live.store._LOST", 2)
-    seen = Watched(max_traces=0)
-    for number in (1, 2, 3):
-        seen.store.join(RunTree(otel_context.get_current(), 0.0), View(trace_id=number))
-    assert list(seen.store._lost) == [2, 3]  # noqa: SLF001
-
-
 @pytest.mark.parametrize(("late", "stopped"), [(3.0, 0.0), (3.1, 3.1)])
 def test_time_in_which_the_process_was_stopped_is_no_waiting_time(
     late: float, stopped: float, monkeypatch: pytest.MonkeyPatch
