@@ -404,7 +404,6 @@ def test_the_size_of_values_within_values() -> None:
     ("kind", "below", "anchoring", "above"),
     [
         ("chain late", Subtree(), "possibly", None),
-        ("agent late", Subtree(), "possibly", None),
         ("tool late", Subtree(), "possibly", Subtree(5, None)),
         ("other late", Subtree(), "no", None),
         ({"rag.question": "q"}, Subtree(), "likely", None),

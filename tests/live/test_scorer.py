@@ -356,12 +356,6 @@ def test_a_span_that_is_recorded_but_not_sampled_stays_as_it_is() -> None:
     assert ended(by, SpanContext(0, 0, is_remote=False)).status == "scored"  # LangChain only
 
 
-def test_the_second_record_of_a_turn_is_a_duplicate() -> None:
-    """Two instrumentations have recorded it at once, each with a source of its own."""
-    by, other = scorer(), turn(source="other")
-    assert [ended(by, of=each).reason for each in (turn(), other)] == [None, "duplicate"]
-
-
 @pytest.mark.parametrize("why", ["overload", "shutdown", "error"])
 def test_a_turn_is_counted_once_however_often_it_ends(why: Any) -> None:
     """The first ending counts; who comes later releases the span with it, too."""
