@@ -257,7 +257,7 @@ class Score:
     - ``value``: a finite float if ``status`` is ``"ok"``, else None. A failure is never a number.
     - ``normalized``: the value brought to [0, 1], if the metric has another scale.
     - ``reason``: why there is no value, or a remark on the value.
-    - ``label``: ``"pass"`` if the value reaches the metric's ``threshold``, else ``"fail"``.
+    - ``label``: ``"pass"`` on the good side of the metric's ``threshold``, else ``"fail"``.
     - ``explanation``, ``detail``: the judge's reasons and verdicts. They may quote the user's texts
       and are exported only if an option says so.
     - ``version``: a text that changes with metric, prompts and judge. Scores of different versions

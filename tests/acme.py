@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.metrics import MeterProvider
 
 from rag_eval_otel import registry
-from rag_eval_otel.export.backends.annotation import Annotation, BackendError, Refusal
+from rag_eval_otel.export.backends.annotation import Annotation, BackendError, Rejection
 from rag_eval_otel.export.backends.delivery import BACKENDS, BackendSink
 from rag_eval_otel.types import Feedback
 
@@ -25,7 +25,7 @@ class Acme:
     errors: list[BackendError]
     hangs: threading.Event
 
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+    def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
         self.hangs.wait(60)
         if self.errors:
             raise self.errors.pop(0)

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from rag_eval_otel.types import Sample
-from rag_eval_otel.worker.exporter import Refusal
+from rag_eval_otel.worker.exporter import Rejection
 
 UNKNOWN = b"\xfa\x07\x03new"  # field 127, a text, that no version of OTLP has
 START = 1_700_000_000_000_000_000
@@ -82,11 +82,11 @@ def attributes(message: Span) -> Mapping[str, Any]:
 class FakeSender:
     """Keeps what it is asked to send, once ``may_send`` is set, and answers in turn."""
 
-    answers: list[bytes | Refusal] = field(default_factory=list)
+    answers: list[bytes | Rejection] = field(default_factory=list)
     may_send: asyncio.Event | None = None
     sent: list[bytes] = field(default_factory=list)
 
-    async def send(self, body: bytes) -> bytes | Refusal:
+    async def send(self, body: bytes) -> bytes | Rejection:
         if self.may_send:
             await self.may_send.wait()
         self.sent.append(body)

@@ -5,12 +5,10 @@ Nothing is parsed here, and no OpenTelemetry context is attached: it would leak 
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
-from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat, TypeVar, cast
 from uuid import UUID, uuid4
 
@@ -26,7 +24,6 @@ from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.runtime.guard import Edge, is_silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextvars import ContextVar
 
 
@@ -39,63 +36,36 @@ _ENDS: Final = ("finish_reason", "stop_reason", "done_reason")  # by provider
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
 
 
-async def _pattern() -> None:
-    """Lend its code object to `_Event`, which `inspect` then takes for a coroutine function."""
+def _event(function: F) -> F:
+    """Let no exception of a callback reach LangChain."""
 
+    @wraps(function)
+    def guarded(handler: LangChainCapture, *args: Any, **event: Any) -> None:
+        with handler.edge:
+            function(handler, *args, **event)
 
-class _Event:
-    """A callback that asynchronous LangChain calls directly, without a thread.
-
-    For that, `inspect` must take it for a coroutine function, although it runs when it is called.
-    A handler with ``run_inline`` would keep the starts of text completions from all the others.
-    """
-
-    __code__: CodeType = _pattern.__code__
-    __defaults__ = None
-    __kwdefaults__ = None
-    edge: Edge  # of the handler to which it is bound
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.__name__ = function.__name__
-        self.__doc__ = function.__doc__
-        self.__annotations__ = {}
-        self.function = function
-        if sys.version_info >= (3, 12):
-            inspect.markcoroutinefunction(self)
-
-    def __get__(self, handler: LangChainCapture | None, owner: type | None = None) -> Any:
-        if handler is None:
-            return self
-        bound = _Event(MethodType(self.function, handler))
-        bound.edge = handler.edge
-        return bound
-
-    def __call__(self, *args: Any, **event: Any) -> _Event:
-        with self.edge:
-            self.function(*args, **event)
-        return self
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())  # a call is complete when it returns
-
-
-_event = cast("Callable[[F], F]", _Event)  # keeps the type of a method
+    return cast("F", guarded)
 
 
 class LangChainCapture(BaseCallbackHandler):
     """A LangChain callback handler that records every run of a chain, model, retriever or tool."""
 
     raise_error = False
-    run_inline = False
     outside: LangChainCapture | None = None  # records vector store searches outside any run
 
     def __init__(self, recorder: Callable[[], RunRecorder], *, edge: Edge) -> None:
         self.enabled = True
         self._recorder = recorder
         self.edge = edge
-        for name, event in vars(LangChainCapture).items():
-            if isinstance(event, _Event) and getattr(type(self), name) is event:  # not overridden
-                setattr(self, name, getattr(self, name))  # bound once
+
+    @property
+    def run_inline(self) -> bool:  # type: ignore[override]
+        """Whether asynchronous LangChain calls the methods directly, not each on a thread."""
+        # If a handler is inline, LangChain's asynchronous `on_llm_start` omits all that are not.
+        frame = sys._getframe(1)  # noqa: SLF001
+        if frame.f_code.co_name == "<listcomp>" and frame.f_back:
+            frame = frame.f_back
+        return frame.f_code.co_name != "on_llm_start"
 
     @_event
     def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> None:
@@ -249,22 +219,23 @@ def _note_request(run: Run | None, event: Mapping[str, Any]) -> None:
 
 def _note_reply(run: Run, response: Any) -> Any:
     """Return the reply of a model; put its model, id, end and tokens on ``run``."""
-    generation = next((row[0] for row in response.generations if row), None)
-    if generation is None:
+    row = next(filter(None, response.generations), None)
+    if row is None:
         return None
+    generation = row[0]
     run.model = (response.llm_output or {}).get("model_name") or run.metadata.get("ls_model_name")
     message = getattr(generation, "message", None)
     if message is None:
         return generation.text
     run.model = message.response_metadata.get("model_name") or run.model
     run.response_id = message.response_metadata.get("id") or message.id
-    ends = (message.response_metadata.get(name) for name in _ENDS)
-    run.finish = next((str(end) for end in ends if end), None)
+    end = next(filter(None, map(message.response_metadata.get, _ENDS)), None)
+    run.finish = str(end) if end else None
     usage = getattr(message, "usage_metadata", None)
     if usage:
         run.tokens = (usage["input_tokens"], usage["output_tokens"])
-        read, written = (usage.get(f"{way}_token_details") or {} for way in ("input", "output"))
-        run.details = {**read, **written}
+        read, written = usage.get("input_token_details"), usage.get("output_token_details")
+        run.details = {**(read or {}), **(written or {})}
     return {**_note_message(message), "content": generation.text}
 
 
@@ -285,13 +256,14 @@ def note(value: Any, depth: int = 0) -> Any:
 
 
 def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for each kind of value
-    if isinstance(value, Document):  # the most frequent kind
+    bases = type(value).__mro__  # `isinstance` of LangChain's abstract classes takes longer
+    if Document in bases:  # the most frequent kind
         fields = value.__dict__  # read often: the model's own attribute access is slower
         about = dict(fields.get("metadata") or {})
         return {"page_content": fields["page_content"], "id": fields.get("id"), "metadata": about}
-    if isinstance(value, BaseMessage):
+    if BaseMessage in bases:
         return _note_message(value, depth)
-    if isinstance(value, PromptValue):
+    if PromptValue in bases:
         return [_note_message(message, depth + 1) for message in value.to_messages()]
     if isinstance(value, str):
         return str.__str__(value)

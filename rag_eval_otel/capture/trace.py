@@ -338,7 +338,7 @@ def _tops(trace: Trace) -> dict[int, int]:
 
 
 class OpenSpans:
-    """The newest open spans of all traces, by weak references, except our own spans."""
+    """The newest open spans of all traces but our own, until `refresh` by weak references."""
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=4096)  # since the last refresh

@@ -102,6 +102,7 @@ def is_usable(replies: Replies) -> bool:
 class Limits:
     """The limits of an `Endpoint`: what one request may cost, and how many are sent at a time.
 
+    - ``retries``: the most of one request. `OpenAIJudge` and `OpenAIEmbedder` set their own.
     - ``timeout``: seconds of one attempt; None: only the deadline of the turn counts.
     - ``patience``: seconds that a request waits for the server or a place.
     - ``concurrency``: the most requests of one event loop at a time.

@@ -266,7 +266,7 @@ class TurnScorer:
 
     def flush(self, timeout: float) -> bool:
         """Flush the sinks that have a method ``flush``; return False if a flush did."""
-        return all(self._call_sinks("flush", timeout))
+        return False not in self._call_sinks("flush", timeout)
 
     def _log_failures(self, evaluation: Evaluation) -> None:
         models = title_of("judge", self._measurement.judge)

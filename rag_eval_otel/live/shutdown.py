@@ -94,9 +94,9 @@ class _Process:
         return tuple(each for each in self._registered if each.at_sigterm)
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Finish the work on a thread, as this one may hold a lock, and then send SIGTERM again.
+        """Finish the work on a thread, as the current one may hold a lock, and send SIGTERM again.
 
-        The work is only flushed if the application has a handler of its own that calls this one, or
+        The work is only flushed if the application has a handler of its own that calls ours, or
         in process 1 of a container, which the default handler does not end.
         """
         now, since = time.monotonic(), self._ending_since

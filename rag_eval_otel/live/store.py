@@ -265,7 +265,7 @@ class Store:
             self._changed.notify_all()
 
     def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
-        """Wait until all spans held now, or below ``number``, are exported; False on timeout."""
+        """Wait until the spans held now, or numbered below ``number``, left; False on timeout."""
         with self._changed:
             last = self._next if number is None else number
             self.awaited += 1

@@ -55,7 +55,7 @@ class Providers:
         logs: Iterable[Any],
         service: str | None = None,
     ) -> Providers:
-        """Return providers that export in batches, named ``service`` unless OTEL_* names them."""
+        """Return providers with these exporters (or readers), named ``service`` by default."""
         resource = Resource.create()
         if service and str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": service}))

@@ -623,10 +623,10 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool 
 
     A metric whose low scores are good (``is_low``) must not have risen by more.
 
-    ``level`` is the highest probability with which it is not met although nothing has changed. A
-    tenth of it is for a sign test: that no more questions have lost their score than gained one.
-    The rest is for a one-sided t test of the mean difference: the upper end of the interval must be
-    below ``-drop``, and so many rows must differ that not all would be lower by chance alone.
+    ``level`` is the highest probability that it fails although nothing has changed. Nine tenths of
+    it are for a one-sided t test of the mean difference: it fails if the upper end of the interval
+    is below ``-drop``, and so many rows differ that not all would be lower by chance alone. The
+    rest is for a sign test, which fails if more questions have lost their score than gained one.
     """
     share = level * (1 - _LOST)
     confidence = 1 - 2 * share

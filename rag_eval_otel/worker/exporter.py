@@ -48,7 +48,7 @@ _GRPC_RETRIES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """What a receiver or the way to it says; ``retry_after`` is None if a retry has no sense."""
 
     cause: str
@@ -56,7 +56,7 @@ class Refusal:
 
 
 class _Sender(Protocol):
-    async def send(self, content: bytes) -> bytes | Refusal:
+    async def send(self, content: bytes) -> bytes | Rejection:
         """Send a request, and return the body of the response, or why it was not taken."""
 
     async def close(self) -> None: ...
@@ -89,7 +89,7 @@ class Exporter:
 
     async def _send(self, content: bytes) -> str:
         pause = _FIRST
-        while isinstance(answer := await self.sender.send(content), Refusal):
+        while isinstance(answer := await self.sender.send(content), Rejection):
             if answer.retry_after is None:
                 self._log.write("refused", "spans are lost: the receiver says %s", answer.cause)
                 return "refused"
@@ -202,19 +202,19 @@ class _HttpSender:
             headers={**headers, "content-type": "application/x-protobuf"},
         )
 
-    async def send(self, content: bytes) -> bytes | Refusal:
+    async def send(self, content: bytes) -> bytes | Rejection:
         packed = {"content-encoding": "gzip"} if self._is_packed else {}
         body = gzip.compress(content, 1) if self._is_packed else content
         try:
             response = await self._client.post(self._url, content=body, headers=packed)
         except httpx.HTTPError as error:
-            return Refusal(f"the receiver cannot be reached ({type(error).__name__})")
+            return Rejection(f"the receiver cannot be reached ({type(error).__name__})")
         if response.is_success:
             return response.content
         wait = response.headers.get("retry-after", "")
         may_retry = response.status_code in _HTTP_RETRIES
         seconds = float(wait) if wait.isdecimal() else 0.0
-        return Refusal(f"HTTP {response.status_code}", seconds if may_retry else None)
+        return Rejection(f"HTTP {response.status_code}", seconds if may_retry else None)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -244,7 +244,7 @@ class _GrpcSender:
         self._seconds = seconds
         self._compression = grpc.Compression.Gzip if is_packed else None
 
-    async def send(self, content: bytes) -> bytes | Refusal:
+    async def send(self, content: bytes) -> bytes | Rejection:
         try:
             return bytes(
                 await self._call(
@@ -257,7 +257,7 @@ class _GrpcSender:
         except grpc.aio.AioRpcError as error:
             name, wait = error.code().name, _retry_delay(error.trailing_metadata())
             may_retry = name in _GRPC_RETRIES or wait is not None
-            return Refusal(f"gRPC {name}", (wait or 0.0) if may_retry else None)
+            return Rejection(f"gRPC {name}", (wait or 0.0) if may_retry else None)
 
     async def close(self) -> None:
         await self._channel.close()

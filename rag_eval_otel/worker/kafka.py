@@ -107,7 +107,7 @@ class KafkaSource:
         add_gauges(meters, self, {semconv.KAFKA_LAG: KafkaSource._observations})
 
     def check_topic(self, timeout: float = 10.0) -> None:
-        """Raise `ConfigError` if the topic is compacted: it keeps one message of each key."""
+        """Raise `ConfigError` if the brokers say within ``timeout`` that the topic is compacted."""
         admin = require("confluent_kafka.admin", "kafka")
         resource = admin.ConfigResource("topic", self.topic)
         client = admin.AdminClient(self._options)

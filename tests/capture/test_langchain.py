@@ -4,7 +4,7 @@ What is noted of an event is data that nobody changes any more, whatever the app
 """
 
 import asyncio
-import inspect
+import threading
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -39,6 +39,7 @@ from rag_eval_otel.capture.langchain import (
 )
 from rag_eval_otel.capture.runs import Run, RunTree
 from rag_eval_otel.capture.step import Step
+from rag_eval_otel.runtime.guard import Edge
 from recording import ANSWER, PAGE, QUESTION, Events, Spiteful, capture, generated, said
 
 
@@ -53,7 +54,6 @@ def test_it_is_a_modest_handler() -> None:
     """It raises nothing, keeps no one else from events, and is not called for every token."""
     handler = capture().handler
     assert handler.raise_error is False
-    assert handler.run_inline is False
     assert LangChainCapture.on_llm_new_token is BaseCallbackHandler.on_llm_new_token
 
 
@@ -198,20 +198,7 @@ def test_a_disabled_handler_is_silent() -> None:
 
 # --- events in asynchronous LangChain: ours run in the loop, and nobody else loses any ------------
 
-EVENTS = [
-    name
-    for name in vars(LangChainCapture)
-    if name.startswith("on_") and getattr(BaseCallbackHandler, name, None) is not None
-]
 FOUNDED = (company.FOUNDED, (company.HISTORY, company.FOUNDER))
-
-
-@pytest.mark.parametrize("name", EVENTS)
-def test_an_event_is_taken_for_a_coroutine_function(name: str) -> None:
-    """Asynchronous LangChain asks `inspect` and `asyncio`."""
-    event = getattr(capture().handler, name)
-    assert inspect.iscoroutinefunction(event)
-    assert asyncio.iscoroutinefunction(event)
 
 
 def run(chain: Any, *handlers: Any, asynchronous: bool) -> Any:
@@ -269,6 +256,21 @@ def test_other_handlers_get_all_their_events(model: str, others: list[Any]) -> N
     assert [one.seen for one in beside] == [one.seen for one in alone]
     assert all(one.seen["model end"] == 1 for one in beside)
     assert [truth[:2] for truth in captured.truths] == [FOUNDED]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_event_takes_a_thread(model: str) -> None:
+    """Asynchronous LangChain calls the handler on the thread of its event loop."""
+    threads = set()
+
+    class Noted(Edge):
+        def __enter__(self) -> None:
+            threads.add(threading.get_ident())
+
+    captured = capture()
+    captured.handler.edge = Noted("callback", on_error=pytest.fail)
+    run(lookup(KeywordRetriever()) | MODELS[model], captured.handler, asynchronous=True)
+    assert threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])

@@ -29,7 +29,7 @@ pytest.importorskip("aiohttp")
 
 from rag_eval_otel.worker import otlp, traces
 from rag_eval_otel.worker.engine import Engine
-from rag_eval_otel.worker.exporter import Exporter, Refusal, _retry_delay, build_sender
+from rag_eval_otel.worker.exporter import Exporter, Rejection, _retry_delay, build_sender
 from rag_eval_otel.worker.otlp import OtlpSource
 
 STATUS = "rag.evaluation.status"
@@ -326,7 +326,7 @@ async def test_a_trace_of_many_requests_is_sent_in_several(backend: OtlpReceiver
     async with serving(backend) as worker:
         send = worker.engine.exporter.sender.send
 
-        async def measured(body: bytes) -> bytes | Refusal:
+        async def measured(body: bytes) -> bytes | Rejection:
             sizes.append(len(body))
             return await send(body)
 
@@ -369,7 +369,7 @@ async def test_no_answer_stops_the_exporter(monkeypatch: pytest.MonkeyPatch) -> 
         waits.append(seconds)
 
     monkeypatch.setattr(Exporter, "_wait", wait)
-    answers = [Refusal("gRPC UNAVAILABLE", asked), Refusal("HTTP 429", float("inf"))]
+    answers = [Rejection("gRPC UNAVAILABLE", asked), Rejection("HTTP 429", float("inf"))]
     exporter = Exporter(FakeSender([*answers]), Meters())
     await exporter.send(b"", 1)
     assert exporter.spans == {"sent": 1}
@@ -378,7 +378,7 @@ async def test_no_answer_stops_the_exporter(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_spans_that_wait_for_a_retry_are_sent_before_the_end(backend: OtlpReceiver) -> None:
     """The backend has asked to be left alone for minutes, and is back."""
-    sender = FakeSender([Refusal("HTTP 503", 200.0), Refusal("HTTP 503", 0.0)])
+    sender = FakeSender([Rejection("HTTP 503", 200.0), Rejection("HTTP 503", 0.0)])
     async with serving(backend) as worker:
         worker.engine.exporter.sender = sender
         await worker.post(content(span(1, 1)))

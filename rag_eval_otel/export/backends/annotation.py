@@ -1,6 +1,6 @@
 """`Annotation`: one score, label or feedback on a span. `Client`: sends it to a backend.
 
-A client returns a `Refusal` for an annotation that failed, and raises `BackendError` if all failed.
+A client returns a `Rejection` for each annotation that failed, or raises `BackendError` for all.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class BackendError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Rejection:
     """An annotation of a batch that the backend did not store, and the error."""
 
     annotation: Annotation
@@ -204,7 +204,7 @@ class Refusal:
 class Client(Protocol):
     """The connection to one backend. Its methods are called from one thread at a time."""
 
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+    def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
         """Send ``annotations``, and return a refusal for each that the backend did not store.
 
         Return when the backend has stored the others. An annotation that is sent again must not be

@@ -19,7 +19,7 @@ from rag_eval_otel.export.backends.annotation import (
     IDENTIFIER,
     Annotation,
     BackendError,
-    Refusal,
+    Rejection,
     reported,
 )
 
@@ -37,13 +37,13 @@ class Phoenix:
         self._traces = partial(client.traces.log_trace_annotations, sync=True)
         self._errors = (import_module("httpx").HTTPError,)
 
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+    def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
         """Write the annotations whose spans exist in Phoenix; return refusals for the others."""
         on_spans = [(each.span_hex, each) for each in annotations if each.span_hex is not None]
         on_traces = [(each.trace_hex, each) for each in annotations if each.span_hex is None]
         return [*self._write("span", on_spans), *self._write("trace", on_traces)]
 
-    def _write(self, kind: str, annotations: list[tuple[str, Annotation]]) -> list[Refusal]:
+    def _write(self, kind: str, annotations: list[tuple[str, Annotation]]) -> list[Rejection]:
         """Write pairs of a span id or trace id and its annotation; ``kind``: span or trace."""
         if not annotations:
             return []
@@ -74,7 +74,7 @@ class Phoenix:
                 " traces if a collector samples them",
                 status=HTTPStatus.NOT_FOUND,
             )
-            refused = [Refusal(annotation=a, error=missing) for t, a in annotations if t in lost]
+            refused = [Rejection(annotation=a, error=missing) for t, a in annotations if t in lost]
             return refused + self._write(kind, [one for one in annotations if one[0] not in lost])
         return []
 
@@ -101,18 +101,18 @@ class MLflow:
             import_module("requests").RequestException,
         )
 
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+    def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
         """Write the feedback of each trace; refuse all annotations of a trace that failed."""
         traces: dict[str, list[Annotation]] = defaultdict(list)
         for annotation in annotations:
             traces[f"tr-{annotation.trace_hex}"].append(annotation)
-        refusals: list[Refusal] = []
+        rejections: list[Rejection] = []
         for trace, group in traces.items():
             try:
                 self._write(trace, group)
             except BackendError as error:  # noqa: PERF203  # each trace has its own result
-                refusals += [Refusal(annotation=each, error=error) for each in group]
-        return refusals
+                rejections += [Rejection(annotation=each, error=error) for each in group]
+        return rejections
 
     def _write(self, trace: str, annotations: Sequence[Annotation]) -> None:
         stored: dict[str, list[tuple[float, str]]] = defaultdict(list)
@@ -165,7 +165,7 @@ class Langfuse:
         )
         self._environment = first_set(["LANGFUSE_TRACING_ENVIRONMENT"])
 
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+    def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
         request = [score for each in annotations for score in self._scores(each)]
         with reported(*self.errors):
             answer = self.client.scores.create(request=request, request_options={"max_retries": 0})

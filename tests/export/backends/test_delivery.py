@@ -17,7 +17,7 @@ from live import App, attached
 from rag_eval_otel import Config
 from rag_eval_otel.errors import ConfigError, MissingDependencyError
 from rag_eval_otel.export.backends import delivery as sinks
-from rag_eval_otel.export.backends.annotation import Annotation, BackendError, Client, Refusal
+from rag_eval_otel.export.backends.annotation import Annotation, BackendError, Client, Rejection
 from rag_eval_otel.export.backends.delivery import BackendSink, Delivery, Limits, Outcome
 from rag_eval_otel.types import Feedback
 
@@ -38,7 +38,7 @@ class Backend:
     stored: Counter[int] = field(default_factory=Counter)
     requests: list[int] = field(default_factory=list)
 
-    def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+    def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
         self.requests.append(len(annotations))
         error = self.script.pop(0) if self.script else None
         if error is not None:
@@ -50,7 +50,7 @@ class Backend:
         self.stored.update(one.span_id for one in found if one.span_id is not None)
         lost = [one for one in annotations if one.span_id in self.missing]
         error = BackendError("no span", status=404)
-        return [Refusal(annotation=one, error=error) for one in lost]
+        return [Rejection(annotation=one, error=error) for one in lost]
 
 
 class Unthreaded(Delivery):
@@ -155,7 +155,7 @@ def test_an_annotation_that_breaks_the_server_does_not_block_the_others() -> Non
     """After a failure, one annotation is sent alone, and what failed goes to the end."""
 
     class Fragile(Backend):
-        def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+        def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
             if any(one.span_id == 3 for one in annotations):
                 told = "oops"
                 raise BackendError(told, status=500)
@@ -224,7 +224,7 @@ def test_a_request_under_way_is_counted_once_at_a_close() -> None:
     ended: Counter[str] = Counter()
 
     class Hanging(Backend):
-        def send(self, annotations: Sequence[Annotation]) -> Sequence[Refusal]:
+        def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
             begun.set()
             go_on.wait(60)
             return super().send(annotations)
