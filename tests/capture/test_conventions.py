@@ -633,7 +633,6 @@ def test_recordings() -> None:
 @pytest.mark.parametrize(
     ("inputs", "question"),
     [
-        ("q", "q"),
         ({}, None),
         ({"query": "q"}, "q"),
         ({"data": {"a": {"query": "q"}, "b": {"query": "q"}}}, "q"),
@@ -649,7 +648,6 @@ def test_the_question_of_a_pipeline(inputs: object, question: str | None) -> Non
 @pytest.mark.parametrize(
     ("outputs", "answer"),
     [
-        ("a", "a"),
         ({"model": {"replies": ["a"]}, "count": 7}, "a"),
         ({"model": {"replies": ["a"]}, "other": {"replies": ["b"]}}, None),
         ({"model": {"replies": ["b"]}, "builder": {"answers": [{"data": "a"}]}}, "a"),

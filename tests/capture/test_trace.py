@@ -405,7 +405,6 @@ def test_the_size_of_values_within_values() -> None:
     [
         ("chain late", Subtree(), "possibly", None),
         ("tool late", Subtree(), "possibly", Subtree(5, None)),
-        ("other late", Subtree(), "no", None),
         ({"rag.question": "q"}, Subtree(), "likely", None),
         ({"rag.answer": "a"}, Subtree(), "likely", Subtree(None, 5)),
         ({"rag.contexts": ["c"], "rag.answer": "a"}, Subtree(), "likely", Subtree(5, None)),
@@ -415,7 +414,6 @@ def test_the_size_of_values_within_values() -> None:
         ("llm", Subtree(7, None), "no", Subtree(7, 7)),
         ("tool", Subtree(None, 4), "no", Subtree(5, 4)),
         ("tool", Subtree(3, 4), "likely", Subtree(3, None)),
-        ("chain", Subtree(), "no", None),
         ("chain", Subtree(None, 4), "no", Subtree(None, 4)),
         ("chain", Subtree(None, 4, shown=True), "possibly", Subtree(None, 4, shown=True)),
         ("chain", Subtree(3, None), "possibly", Subtree(3, None)),
