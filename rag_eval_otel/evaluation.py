@@ -192,18 +192,19 @@ class Measurement:
         embed = Embed(self.embedder, ledger)
         # The tasks started here use the prompts and the time limit, too.
         with scope(prompts=self.prompts, deadline=deadline_after(self.timeout)):
-            measured = (self._run(metric, sample, ask, embed=embed) for metric in self.metrics)
-            runs = [*map(asyncio.ensure_future, measured)]
+            measured = [self._run(metric, sample, ask, embed=embed) for metric in self.metrics]
+            runs = [*map(asyncio.create_task, measured)]
         try:
-            await asyncio.wait(runs, timeout=self.timeout)
+            _, late = await asyncio.wait(runs, timeout=self.timeout)
         finally:
             for run in runs:
                 run.cancel()  # no effect on a run that is done
             ask.cancel()
             for request, _ in embed.requests.values():
                 request.cancel()
-        await asyncio.wait(runs, timeout=_GRACE)
-        spent = ledger.shares(metric.name for metric in self.metrics)
+        if late:
+            await asyncio.wait(late, timeout=_GRACE)
+        spent = ledger.shares([metric.name for metric in self.metrics])
         model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
         embedder = name_of(self.embedder)
         prices = partial(self.prices.cost_of, judge=(model, self.judge.model), embedder=embedder)
@@ -218,17 +219,18 @@ class Measurement:
         def cost(usage: Usage) -> float | None:
             return prices(usage) if usage.tokens else None
 
+        too_late = partial(Score, status="error", reason="timeout")
         scores: list[Score] = []
         definitions = self._definitions[bool(sample.history)]
         for metric, run, definition in zip(self.metrics, runs, definitions, strict=True):
-            timeout = Score(name=metric.name, status="error", reason="timeout")
-            score = run.result() if run.done() and not run.cancelled() else timeout
+            is_measured = run.done() and not run.cancelled()
+            score = run.result() if is_measured else too_late(name=metric.name)
             detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
             if self.redactor and "offsets" in detail:  # places in another text than the answer
                 detail = {name: value for name, value in detail.items() if name != "offsets"}
-            score = replace(score, detail=detail, version=f"{definition}/{model}")
-            usage = spent[metric.name]
-            scores.append(replace(score, usage=usage, cost=cost(usage)))
+            version, usage = f"{definition}/{model}", spent[metric.name]
+            score = replace(score, detail=detail, version=version, usage=usage, cost=cost(usage))
+            scores.append(score)
         return Evaluation(
             scores=tuple(scores),
             judge=ask.model,

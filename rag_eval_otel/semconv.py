@@ -142,8 +142,11 @@ FEEDBACK_LABEL: Final = "feedback_label"
 SPAN_SCORE: Final = "rag.evaluation.span.score"
 SPAN_TURNS: Final = "rag.evaluation.span.turns"
 
-SCORE_BOUNDS: Final = tuple(round(0.05 * i, 2) for i in range(1, 20))
-"""The bucket bounds of the score histogram: alerts cannot tell scores between two of them apart."""
+SCORE_BOUNDS: Final = tuple(round(0.05 * i - 0.0001, 4) for i in range(1, 20))
+"""The bucket bounds of the score histogram: alerts cannot tell scores between two of them apart.
+
+They are just below 0.05, 0.1, ... 0.95, as a bucket includes its bound, and a threshold passes.
+"""
 
 SCOPE: Final = "rag_eval_otel"
 JUDGE_SCOPE: Final = "rag_eval_otel.judge"  # of spans of requests, which are never read as turns

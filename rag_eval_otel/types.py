@@ -149,7 +149,7 @@ class Sample:
     @property
     def context_texts(self) -> tuple[str, ...]:
         """The texts of the contexts in rank order; blank contexts are left out."""
-        return tuple(p.text for p in self.contexts if p.text.strip())
+        return tuple([p.text for p in self.contexts if p.text.strip()])
 
     @property
     def ranked_ids(self) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def _contexts(value: object) -> tuple[Passage, ...]:
     for context in contexts:
         if not isinstance(context, str | Passage):
             raise TypeError(f"A context must be a str or a Passage, not {type(context).__name__}.")
-    return tuple(Passage(text=each) if isinstance(each, str) else each for each in contexts)
+    return tuple([Passage(text=each) if isinstance(each, str) else each for each in contexts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,6 +370,17 @@ class Evaluation:
     - ``sampling``: how the turn was chosen. ``offline``: the offline scores of a cascade beside it.
     - ``computed``: the names of the metrics that ask no judge.
     - ``label_metrics``: the names of the metrics that decide ``label``; None means all metrics.
+
+    Three fields follow from the scores:
+
+    - ``outcome``: ``declined`` if ``answer_relevancy`` is ``noncommittal``; None without its score.
+    - ``cause``: what is to blame, by the table in docs/outcomes.md. None if the turn is good. A
+      right refusal passes with the cause ``retrieval``. There is no cause without scores of context
+      relevance and answer relevancy, and of the faithfulness of an answer with claims.
+    - ``label``: ``fail`` or ``pass`` by that table, if its three metrics have scores. The table
+      needs ``context_relevance`` and ``faithfulness`` in ``label_metrics``, if any. Else ``fail``
+      if at least one metric failed its threshold; None if no metric has a label. If at least one of
+      ``label_metrics`` was measured, only these metrics count.
     """
 
     scores: tuple[Score, ...]
@@ -390,6 +401,21 @@ class Evaluation:
     sampling: Sampling | None = None
     offline: Evaluation | None = None
     is_span_missed: bool = False
+    outcome: Outcome | None = field(init=False, repr=False, compare=False)
+    cause: Cause | None = field(init=False, repr=False, compare=False)
+    label: Label | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Once, because the attributes of spans, events and sinks all have them.
+        chosen, counted = self.label_metrics, self.scores
+        if chosen is not None:
+            counted = tuple([score for score in self.scores if score.name in chosen])
+        labels = {score.label for score in counted or self.scores} - {None}
+        label: Label | None = "fail" if "fail" in labels else "pass" if labels else None
+        outcome = _outcome(self.scores)
+        label, cause = _verdict(outcome, counted) or (label, None)
+        for name, value in (("outcome", outcome), ("cause", cause), ("label", label)):
+            object.__setattr__(self, name, value)
 
     def __getitem__(self, name: str) -> Score:
         """Return the score of the metric ``name``; raise `KeyError`, which lists the scores."""
@@ -438,64 +464,41 @@ class Evaluation:
         faults = {"unparsable", "judge_incomplete", "no_questions"}
         return self.status == "unscored" and any(s.reason in faults for s in self.scores)
 
-    @property
-    def outcome(self) -> Outcome | None:
-        """``declined`` if ``answer_relevancy`` is ``noncommittal``; None without its score."""
-        relevancy = next((one for one in self.scores if one.name == "answer_relevancy"), None)
-        if relevancy is None or relevancy.value is None or relevancy.reason == "empty_answer":
-            return None
-        return "declined" if relevancy.reason == "noncommittal" else "answered"
 
-    @property
-    def cause(self) -> Cause | None:
-        """What is to blame, by the table in docs/outcomes.md. None if the turn is good.
+def _outcome(scores: Iterable[Score]) -> Outcome | None:
+    for score in scores:
+        if score.name == "answer_relevancy" and score.value is not None:
+            if score.reason == "empty_answer":
+                return None
+            return "declined" if score.reason == "noncommittal" else "answered"
+    return None
 
-        A right refusal passes with the cause ``retrieval``. There is no cause without scores of
-        context relevance and answer relevancy, and of the faithfulness of an answer with claims.
-        """
-        return None if (verdict := self._verdict) is None else verdict[1]
 
-    @property
-    def label(self) -> Label | None:
-        """``fail`` or ``pass`` by the table in docs/outcomes.md, if its three metrics have scores.
+def _verdict(
+    outcome: Outcome | None, counted: Sequence[Score]
+) -> tuple[Label, Cause | None] | None:
+    """Return label and cause by the table in docs/outcomes.md; None if a score is missing for it.
 
-        The table needs ``context_relevance`` and ``faithfulness`` in ``label_metrics``, if any.
-        Else ``fail`` if at least one metric failed its threshold; None if no metric has a label.
-        If at least one of ``label_metrics`` was measured, only these metrics count.
-        """
-        if (verdict := self._verdict) is not None:
-            return verdict[0]
-        named = [score for score in self.scores if score.name in (self.label_metrics or ())]
-        labels = {score.label for score in named or self.scores} - {None}
-        return None if not labels else "fail" if "fail" in labels else "pass"
-
-    @property
-    def _verdict(self) -> tuple[Label, Cause | None] | None:
-        scores = {score.name: score for score in self.scores}
-        names = "context_relevance", "faithfulness"
-        relevance, faithful = (scores.get(n) if self._counts(n) else None for n in names)
-        outcome = self.outcome
-        if outcome is None or relevance is None or relevance.value is None or faithful is None:
-            return None
-        suffices, declines = relevance.value >= SUFFICIENT, outcome == "declined"
-        is_supported = faithful.label == "pass" or faithful.reason == "no_claims"
-        if faithful.label is None and not (declines or is_supported):
-            return None
-        is_beside = self._counts("answer_relevancy") and scores["answer_relevancy"].label == "fail"
-        if declines and suffices:
-            return "fail", "needless_refusal"
-        if not declines and is_beside and (suffices or is_supported):
-            return "fail", "off_topic"
-        if not declines and not is_supported:
-            return "fail", "unsupported" if suffices else "retrieval"
-        # A refusal makes no claims that contexts could back.
-        apart = _TABLE | (_OF_CLAIMS if declines else frozenset())
-        others = (one for one in self.scores if one.name not in apart and self._counts(one.name))
-        is_failed = any(one.label == "fail" for one in others)
-        return ("fail", "metric") if is_failed else ("pass", "retrieval" if declines else None)
-
-    def _counts(self, name: str) -> bool:
-        return self.label_metrics is None or name in self.label_metrics
+    ``counted`` are the scores that decide the label.
+    """
+    scores = {score.name: score for score in counted}
+    relevance, faithful = scores.get("context_relevance"), scores.get("faithfulness")
+    if outcome is None or relevance is None or relevance.value is None or faithful is None:
+        return None
+    suffices, declines = relevance.value >= SUFFICIENT, outcome == "declined"
+    is_supported = faithful.label == "pass" or faithful.reason == "no_claims"
+    if faithful.label is None and not (declines or is_supported):
+        return None
+    failed = {score.name for score in counted if score.label == "fail"}
+    if declines and suffices:
+        return "fail", "needless_refusal"
+    if not declines and "answer_relevancy" in failed and (suffices or is_supported):
+        return "fail", "off_topic"
+    if not declines and not is_supported:
+        return "fail", "unsupported" if suffices else "retrieval"
+    # A refusal makes no claims that contexts could back.
+    is_failed = failed - _TABLE - (_OF_CLAIMS if declines else frozenset())
+    return ("fail", "metric") if is_failed else ("pass", "retrieval" if declines else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

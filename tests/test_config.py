@@ -457,7 +457,7 @@ def test_commands_read_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[
 
     assert main(["rules", "--thresholds", str(found)]) == 0
     printed = capsys.readouterr().out
-    assert 'le="0.65",gen_ai_evaluation_name="faithfulness"' in printed
+    assert 'le="0.6499",gen_ai_evaluation_name="faithfulness"' in printed
     assert 'rag_evaluation_score_count{gen_ai_evaluation_name="faithfulness"}) * 0.675' in printed
 
 
@@ -466,8 +466,8 @@ def test_rules_take_other_scales(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--threshold", "correctness=4", "--threshold", "own=0.33"]
     assert main(["rules", *options, "--label-metrics", "own,faithfulness"]) == 0
     printed = capsys.readouterr().out
-    assert 'le="0.75",gen_ai_evaluation_name="correctness"' in printed
-    assert 'le="0.35",gen_ai_evaluation_name="own"' in printed
+    assert 'le="0.7499",gen_ai_evaluation_name="correctness"' in printed
+    assert 'le="0.3499",gen_ai_evaluation_name="own"' in printed
     assert 'gen_ai_evaluation_name!~"own|faithfulness"' in printed
     assert "rules --slo 0.9 --tau 0.5 --every 100000 --threshold correctness=0.75" in printed
     usual = render(Target())

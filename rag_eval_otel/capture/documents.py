@@ -48,7 +48,7 @@ def passages_in(data: Any) -> tuple[Passage, ...] | None:
 
 def items_in(data: Any) -> list[Any] | None:
     """Return the list of documents, with or without texts, that ``data`` is or has, or None."""
-    if isinstance(data, Mapping):
+    if isinstance(data, dict):
         data = next((data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)), None)
     return data if isinstance(data, list) else None
 
@@ -65,7 +65,7 @@ def passage_of(item: Any) -> Passage | None:
     if text is None and isinstance(blocks, list) and all(at(b, "type") == "text" for b in blocks):
         text = "".join(texts_of(blocks)) or None
     inner = None if text is None else Passage(text=text, id=None if name is None else str(name))
-    held = [item[key] for key in ("node", *_TEXT_KEYS) if isinstance(item.get(key), Mapping)]
+    held = [item[key] for key in ("node", *_TEXT_KEYS) if isinstance(item.get(key), dict)]
     if held and (inner is None or held[0] is item.get("node")):
         inner = passage_of(held[0])
     score = _first(item, _SCORE_KEYS)
@@ -88,24 +88,26 @@ def _first(item: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return next((item[key] for key in keys if item.get(key) is not None), None)
 
 
-def documents_within(data: Any) -> Iterator[Passage]:
-    """Yield every document at any depth in ``data``, the input or output of a chain."""
-    if isinstance(data, Mapping):
+def documents_within(data: Any) -> list[Passage]:
+    """Return every document at any depth in ``data``, the input or output of a chain."""
+    if isinstance(data, dict):
         text = data.get("page_content", data.get("content"))
-        if isinstance(text, str) and any(key in data for key in _BESIDE_TEXT):
-            yield Passage(text=text)
-            return
+        if isinstance(text, str) and not data.keys().isdisjoint(_BESIDE_TEXT):
+            return [Passage(text=text)]
         data = list(data.values())
+    found: list[Passage] = []
     for item in data if isinstance(data, list) else ():
-        yield from documents_within(item)
+        if isinstance(item, list | dict):
+            found += documents_within(item)
+    return found
 
 
 def texts_within(data: Any) -> Iterator[Passage]:
     """Yield the texts that ``data``, the output of a chain, has under a name such as ``facts``."""
-    for name, value in data.items() if isinstance(data, Mapping) else ():
+    for name, value in data.items() if isinstance(data, dict) else ():
         texts = value if isinstance(value, list) else [value]
-        is_text = all(isinstance(text, str) and _WORDS.search(text) for text in texts)
-        if _KEPT_NAME.fullmatch(str(name)) and is_text:
+        is_kept = _KEPT_NAME.fullmatch(str(name))
+        if is_kept and all(isinstance(text, str) and _WORDS.search(text) for text in texts):
             whole = None if isinstance(value, list) else passages_in_text(value)
             # What divides lines that were joined is not known, and a single text may be a memory.
             is_one = isinstance(value, str) and ("\n" in value or _MAY_BE_MEMORY.search(str(name)))
@@ -119,8 +121,8 @@ def ids_in(data: Any) -> Iterator[str]:
         found = _NODE.fullmatch(data)
         if found is not None:
             yield found[1]
-    elif isinstance(data, list | Mapping):
-        for item in data.values() if isinstance(data, Mapping) else data:
+    elif isinstance(data, list | dict):
+        for item in data.values() if isinstance(data, dict) else data:
             yield from ids_in(item)
 
 
@@ -139,7 +141,7 @@ def is_title(text: str) -> bool:
 def window_of(text: object, metadata: object) -> dict[str, str]:
     """Return the document ``text`` and a longer text around it in its ``metadata``, or nothing."""
     metadata = json_in(metadata, opening="{")
-    if not isinstance(text, str) or not text.strip() or not isinstance(metadata, Mapping):
+    if not isinstance(text, str) or not text.strip() or not isinstance(metadata, dict):
         return {}
     if is_title(text):  # it may be in the name of a file
         return {}
@@ -152,7 +154,7 @@ def documents_in(data: Any) -> tuple[Passage, ...] | None:
     """Return the documents in a tool's result (objects, JSON or a repr); None if it is prose."""
     if isinstance(data, str):
         return _of_data(_parsed(data), _WITHIN) if data.lstrip()[:1] in _OPENING else None
-    if isinstance(data, Mapping) and isinstance(data.get("content"), str) and _is_message(data):
+    if isinstance(data, dict) and isinstance(data.get("content"), str) and _is_message(data):
         texts = data.get("texts") or ()
         several = passages_in(list(texts)) if len(texts) > 1 else None
         return several or documents_in(data["content"])
@@ -169,7 +171,7 @@ def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
         return passages_in_text(data, depth - 1)
     if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
         data = data[0]
-    if isinstance(data, Mapping):
+    if isinstance(data, dict):
         return _of_data(data["text"], depth) if _is_block(data) else _of_mapping(data, depth)
     if not isinstance(data, list) or not data:
         return None
@@ -195,8 +197,7 @@ def _is_message(data: Mapping[str, Any]) -> bool:
 
 
 def _is_block(item: Any) -> bool:
-    is_text = isinstance(item, Mapping) and item.get("type") == "text"
-    return is_text and isinstance(item.get("text"), str)
+    return at(item, "type") == "text" and isinstance(item.get("text"), str)
 
 
 def _unwrapped(passage: Passage, depth: int) -> Passage:
@@ -273,8 +274,9 @@ def is_prose(part: str) -> bool:
 
 def parts_around(text: str, documents: Iterable[str]) -> list[str]:
     """Return the parts of ``text`` before, between and after the ``documents``."""
-    for document in sorted(map(str.strip, documents), key=len, reverse=True):
-        for form in filter(None, forms_of(document)):
+    may_be_json = "\\" in text  # without escapes, a document can only be there verbatim
+    for document in sorted(filter(None, map(str.strip, documents)), key=len, reverse=True):
+        for form in forms_of(document) if may_be_json else (document,):
             text = text.replace(form, "\0")
     return text.split("\0")
 
@@ -293,10 +295,12 @@ def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | N
     data = _of_data(_parsed(text), depth) if text.lstrip()[:1] in _OPENING else None
     if data is not None:
         return data
-    parts: Sequence[str] = next(filter(None, (form(text) for form in _FORMS)), ())
-    texts = filter(None, (_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts))
-    found = (p for t in texts for p in passages_in_text(t, depth - 1) or [Passage(text=t)])
-    return tuple(found) or None
+    for form in _FORMS:
+        if parts := form(text):
+            texts = filter(None, [_RULE_AT_END.sub("", part.rstrip()).strip() for part in parts])
+            found = [p for t in texts for p in passages_in_text(t, depth - 1) or [Passage(text=t)]]
+            return tuple(found) or None
+    return None
 
 
 def _of_strings(text: str) -> Sequence[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 from rag_eval_otel import semconv
@@ -157,7 +157,7 @@ def read_sample(turn: Turn) -> Sample:
     if turn.doubt is not None and not said >= _SAMPLE:
         raise Refused(reason=turn.doubt)
     steps = (*turn.path, *turn.steps, *turn.calls, *turn.other_calls, *turn.retrievers)
-    if not said >= _SAMPLE and any(step.is_cut for step in steps):
+    if not said >= _SAMPLE and any(map(attrgetter("is_cut"), steps)):
         raise Refused(reason="truncated")  # texts are compared, and half of one proves nothing
     answer = _answer(turn)
     generator = _generator(turn, answer)
@@ -284,8 +284,8 @@ def _unwrapped(reply: str) -> str:
     data = json_in(text, opening="{[")
     if data is None:
         return reply
-    answer = answer_in(data) if isinstance(data, Mapping) else None
-    if answer is None and isinstance(data, Mapping) and len(data) == 1:
+    answer = answer_in(data) if isinstance(data, dict) else None
+    if answer is None and isinstance(data, dict) and len(data) == 1:
         ((name, only),) = data.items()
         is_named = not set(ANSWERS).isdisjoint(name.lower().split("_"))
         answer = only if is_named and isinstance(only, str) else None
@@ -427,7 +427,7 @@ def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple
     prompt = [text for at, text in behind if at is None]
     # An agent's earlier turns may have shown the same documents, in another order.
     asked = max((n for n, text in enumerate(prompt) if text == generator.input), default=0)
-    messages, own = Messages(text for _, text in behind), Messages(prompt, first=asked)
+    messages, own = Messages([text for _, text in behind]), Messages(prompt, first=asked)
     used = [(at, p) for p in retrieved if (at := own.place(p.text) or messages.place(p.text))]
     direct = [(at, p) for at, p in used if behind[at[0]][0] is None]
     if len(used) == len(direct):
@@ -743,7 +743,7 @@ def _asks_with_an_answer(turn: Turn) -> bool:
 def _shows_more(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
     """Return True if a line of the prompt goes on with other sentences around a passage."""
     passages = [*contexts, *(p for one in turn.retrievers for p in one.documents or ())]
-    known = [passage.text for passage in passages if not is_title(passage.text)]
+    known = [text for text in dict.fromkeys([p.text for p in passages]) if not is_title(text)]
     texts = (text for step in turn.steps for text in step.input_texts)
     for text in texts:
         parts = parts_around(text, known)

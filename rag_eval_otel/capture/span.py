@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext
 
 from rag_eval_otel import semconv
-from rag_eval_otel.capture.values import CUT, TEXT_OR_JSON, exportable, json_in, read
+from rag_eval_otel.capture.values import CUT, SCALARS, TEXT_OR_JSON, exportable, json_in, read
 from rag_eval_otel.config import MAX_TEXT_CHARS
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, Any] = {}
 MOST_ATTRIBUTES: Final = 128  # of a span, if it has no limit of its own
 _DEPTH: Final = 50  # levels of containers within containers that are copied
-_NUMBERS: Final = frozenset({bool, int, float})
-_EXACT: Final = _NUMBERS | {type(None), str, dict, list, tuple}
+_EXACT: Final = SCALARS | {dict, list, tuple}
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # flags of a span in OTLP
 ROUTES: Final = ("http.route", "url.path", "http.target")  # the most general first
 
@@ -177,20 +176,26 @@ class Copier:
         if type(value) not in _EXACT:  # slow, and rare
             value = _exact_value(value)
         kind = type(value)
-        if value is None or kind in _NUMBERS:
-            return value
-        if kind is str:
-            return self._text(value, may_be_json=not within)
+        if kind in SCALARS:
+            is_long = kind is str and len(value) > self.most
+            return self._part(value, may_be_json=not within) if is_long else value
         if len(within) == _DEPTH or id(value) in within:
             return None
         within = (*within, id(value))
-        if kind is dict or isinstance(value, Mapping):
-            return {str(self.value(key, within)): self.value(v, within) for key, v in value.items()}
-        return [self.value(item, within) for item in value]
+        if kind is not dict and not isinstance(value, Mapping):
+            return self._all(value, within)
+        parts = self._all((*value, *value.values()), within)
+        names, values = map(str, parts[: len(value)]), parts[len(value) :]
+        return dict(zip(names, values, strict=True))
 
-    def _text(self, text: str, *, may_be_json: bool) -> Any:
-        if len(text) <= self.most:
-            return text
+    def _all(self, values: Iterable[Any], within: tuple[int, ...]) -> list[Any]:
+        copies = []
+        for value in values:
+            is_short = type(value) is str and len(value) <= self.most  # most values are
+            copies.append(value if is_short else self.value(value, within))
+        return copies
+
+    def _part(self, text: str, *, may_be_json: bool) -> Any:
         if may_be_json and len(text) <= 4 * self.most:  # JSON has several texts
             data = json_in(text, opening="{[")
             if data is not None:
@@ -281,12 +286,12 @@ def metadata_in(attributes: Mapping[str, Any], prefixes: Iterable[str] = ()) -> 
 def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> dict[str, Scalar]:
     """Return attributes for scored spans: session, user, conversation, and metadata ``keys``."""
     merged: dict[str, Any] = {}
-    for name, value in chain.from_iterable(values.items() for values in metadata):
+    for name, value in chain.from_iterable([values.items() for values in metadata]):
         if value is not None and value != "":
             merged.setdefault(name, value)
     known: dict[str, Scalar] = {}
     for standard, names in _NAMES.items():
-        value = next((merged[name] for name in names if name in merged), None)
+        value = next(iter([merged[name] for name in names if name in merged]), None)
         if value and isinstance(value, str | int) and value is not True:
             known[standard] = exportable(str(value))
     if semconv.SESSION_ID in known:

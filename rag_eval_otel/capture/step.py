@@ -156,12 +156,13 @@ class Losses:
         return isinstance(found, Lost)
 
     def text(self, part: Part, found: Found, text: str | None) -> str | None:
-        if self.lost(part, found):
-            return None
-        if text is not None and is_marker(text):
+        if text is None:
+            self.lost(part, found)
+        elif is_marker(text):
             self.hidden.add(part)
-            return None
-        return usable(text)
+        else:
+            return usable(text)
+        return None
 
 
 def new_step(view: Span, kind: Kind, *, losses: Losses | None = None, **parts: Any) -> Step:
@@ -189,8 +190,7 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
     outputs = None if kind == "plan" else outputs
     output = losses.text("output", outputs, answer_in(outputs))
     question = losses.text("input", inputs, question_in(inputs))
-    given = tuple(documents_within(inputs)) if kind != "tool" else ()
-    returned = tuple(documents_within(outputs)) if kind != "tool" else ()
+    given = tuple(documents_within(inputs))
     return new_step(
         view,
         kind,
@@ -201,7 +201,7 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
         history=history_in(inputs),
         keeps_history=isinstance(at(inputs, "chat_history"), list),
         deferred=output is None and _ANSWERS_LATER.search(view.scope) is not None,
-        documents_seen=(*given, *returned),
+        documents_seen=(*given, *documents_within(outputs)),
         documents_given=given,
         texts_given=tuple(texts_within(inputs)),
         texts_returned=tuple(texts_within(outputs)),
@@ -212,16 +212,17 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
 
 
 def _texts_in(data: Found) -> tuple[str, ...]:
-    found = data.values() if isinstance(data, Mapping) else ()
-    return tuple(text for text in found if isinstance(text, str) and usable(text) is not None)
+    if not isinstance(data, dict):
+        return ()
+    return tuple([text for text in data.values() if isinstance(text, str) and usable(text)])
 
 
 def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
     """Build the `Step` of a tool call from the ``inputs`` and ``outputs`` on its span."""
     losses = Losses()
-    if isinstance(outputs, Mapping) and len(outputs) == 1:
+    if isinstance(outputs, dict) and len(outputs) == 1:
         (inner,) = outputs.values()
-        outputs = inner if isinstance(inner, Mapping) and "role" in inner else outputs
+        outputs = inner if isinstance(inner, dict) and "role" in inner else outputs
     artifact = passages_in(at(outputs, "artifact")) or ()
     documents = None if losses.lost("documents", outputs) else artifact or documents_in(outputs)
     scored = [passage for passage in documents or () if passage.score is not None]
@@ -243,7 +244,7 @@ def _tool_text(outputs: Found) -> str | None:
         if outputs and all(at(block, "type") == "text" for block in outputs):
             return "".join(texts_of(outputs))
         return _tool_text(outputs[0]) if len(outputs) == 1 else None
-    if not isinstance(outputs, Mapping):
+    if not isinstance(outputs, dict):
         return outputs if isinstance(outputs, str) else None
     if isinstance(outputs.get("content"), str):
         return str(outputs["content"])
@@ -267,7 +268,7 @@ def retrieval(
     found = documents if isinstance(documents, tuple) else None
     if found is None and not losses.lost("documents", documents):
         items = items_in(documents)
-        found = tuple(one for one in map(passage_of, items or ()) if one is not None)
+        found = tuple([one for one in map(passage_of, items or ()) if one is not None])
         found = found if found or items == [] else None
         count = items if items is None else len(items)
     if found and any(is_marker(passage.text) for passage in found):
@@ -291,7 +292,7 @@ def listed(outputs: Found) -> tuple[Passage, ...] | None:
 
 def arguments(inputs: Found) -> Found:
     """Return the only question among the arguments of a decorated function, or its keywords."""
-    if not (isinstance(inputs, Mapping) and set(inputs) == {"args", "kwargs"}):
+    if not (isinstance(inputs, dict) and set(inputs) == {"args", "kwargs"}):
         return inputs
     if not isinstance(inputs["args"], list) or not inputs["args"]:
         return inputs["kwargs"]
@@ -325,8 +326,8 @@ def llm(
         view,
         "llm",
         input=next((text for role, text in reversed(shown) if role == "user"), None),
-        prompt=tuple(text for _, text in shown),
-        own_messages=tuple(text for role, text in shown if role == "assistant"),
+        prompt=tuple([text for _, text in shown]),
+        own_messages=tuple([text for role, text in shown if role == "assistant"]),
         history=() if isinstance(messages, Lost) else history_in(messages),
         tool_results=() if isinstance(messages, Lost) else _results(messages),
         output=losses.text("output", reply, text),
@@ -338,7 +339,7 @@ def llm(
 
 
 def _shown(messages: Found) -> list[tuple[str, str]]:
-    if isinstance(messages, Mapping) and isinstance(messages.get("prompts"), list):
+    if isinstance(messages, dict) and isinstance(messages.get("prompts"), list):
         messages = messages["prompts"]
     if isinstance(messages, list) and messages and isinstance(messages[0], str):
         messages = messages[0]
@@ -348,7 +349,7 @@ def _shown(messages: Found) -> list[tuple[str, str]]:
     for message in messages_in(messages):
         found += [("tool", one.text) for one in _hosted(message)]
         found.append((str(message["role"]), str(message.get("content") or "")))
-    asked = question_in(messages) if not found and isinstance(messages, Mapping) else None
+    asked = question_in(messages) if not found and isinstance(messages, dict) else None
     return [("user", asked)] if asked else found
 
 
@@ -357,7 +358,7 @@ def history_in(data: Found) -> tuple[Message, ...]:
 
     Calls of tools are left out. Pairs of texts in a ``chat_history`` are questions and answers.
     """
-    kept = data.get("chat_history") if isinstance(data, Mapping) else None
+    kept = at(data, "chat_history")
     if isinstance(kept, list):
         pairs = [zip(_SPEAKERS, pair, strict=False) for pair in kept if isinstance(pair, list)]
         texts = [{"role": role, "content": text} for pair in pairs for role, text in pair]
@@ -366,14 +367,13 @@ def history_in(data: Found) -> tuple[Message, ...]:
         found = messages_in(data)
         asked = [number for number, one in enumerate(found) if one["role"] == "user"]
         found = found[: asked[-1]] if asked else []
-    said = tuple(
+    said = [
         Message(one["role"], text)
         for one in found
         if one["role"] in _SPEAKERS and not one.get("tool_calls")
         if isinstance(text := one.get("content"), str) and text.strip()
-    )
-    # smolagents writes calls and results of tools as texts, and questions after these words.
-    return () if any(one.text.startswith("New task:\n") for one in said) else said
+    ]
+    return tuple(said)
 
 
 def _results(messages: Found) -> tuple[Result, ...]:
@@ -397,12 +397,14 @@ def _results(messages: Found) -> tuple[Result, ...]:
 
 def _hosted(message: Any) -> Sequence[Result]:
     """Return the results in ``message`` of searches by the model's provider as one, if any."""
-    pairs = at(message, "hosted") or ()
+    pairs = at(message, "hosted")
+    if not pairs:
+        return ()
     found = [results_of(data) for _, data in pairs]
     passages = tuple(passage for documents in found for passage in documents or ())
     text = "\n\n".join(passage.text for passage in passages)
     documents = None if None in found else passages
-    return [Result(text=text, tool=pairs[0][0], documents=documents)] if pairs else []
+    return [Result(text=text, tool=pairs[0][0], documents=documents)]
 
 
 def reply_in(data: Found) -> tuple[str | None, bool]:
@@ -412,13 +414,13 @@ def reply_in(data: Found) -> tuple[str | None, bool]:
     if isinstance(data, list):
         if _is_parts(data):
             return "".join(texts_of(data)) or None, False
-        spoken = [item for item in data if isinstance(item, list | Mapping | str)]
+        spoken = [item for item in data if isinstance(item, list | dict | str)]
         return reply_in(spoken[-1]) if spoken else (None, False)
-    if not isinstance(data, Mapping):
+    if not isinstance(data, dict):
         return None, False
     if "role" in data and "content" in data:
         return str(data["content"] or ""), bool(data.get("tool_calls"))
-    key = next((k for k in _REPLY_KEYS if isinstance(data.get(k), list | Mapping | str)), "")
+    key = next((k for k in _REPLY_KEYS if isinstance(data.get(k), list | dict | str)), "")
     inner = data.get(key)
     while key in _CHOICES and isinstance(inner, list) and inner:
         inner = min(inner, key=index_of)
@@ -434,7 +436,7 @@ def index_of(choice: Any) -> int:
 def _is_parts(items: Sequence[Any]) -> bool:
     """Return True if ``items`` are the parts of one message, such as its thoughts and its text."""
     return bool(items) and all(
-        isinstance(item, Mapping) and "type" in item and "role" not in item for item in items
+        isinstance(item, dict) and "type" in item and "role" not in item for item in items
     )
 
 

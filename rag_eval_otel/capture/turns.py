@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from rag_eval_otel.capture.documents import block_in, is_prose, parts_around, parts_of
 from rag_eval_otel.capture.step import CONTEXT_TOOLS, RETRIEVALS, Part, Step
@@ -34,20 +34,21 @@ def in_order(step: Step) -> tuple[int, str]:
 
 
 class StepTree:
-    """The steps of a trace as a tree; a circle of parents is cut."""
+    """The steps of a trace, and those ``above`` each, nearest first; a circle of parents is cut."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self.by_id: dict[Hashable, Step] = {}
         for step in steps:
             self.by_id.setdefault(step.id, step)
-        if any(one.kind == "aside" for one in self.by_id.values()):
-            paths = {key: self.path(one) for key, one in self.by_id.items()}
-            kept = (key for key, path in paths.items() if all(a.kind != "aside" for a in path))
-            self.by_id = {key: self.by_id[key] for key in kept}
+        self.above = {key: self._ancestors(one) for key, one in self.by_id.items()}
+        if "aside" in {one.kind for one in self.by_id.values()}:
+            kept = (f for f in self.by_id.values() if f.kind != "aside")
+            self.by_id = {f.id: f for f in kept if not self.is_inside(f, {"aside"})}
+            self.above = {key: self._ancestors(one) for key, one in self.by_id.items()}
         self.steps = tuple(sorted(self.by_id.values(), key=in_order))
 
-    def ancestors(self, step: Step) -> Iterator[Step]:
-        """Yield the steps above ``step``, nearest first."""
+    def _ancestors(self, step: Step) -> Sequence[Step]:
+        found: list[Step] = []
         seen = {step.id}
         parent = step.parent
         while parent in self.by_id and parent not in seen and len(seen) < _DEPTH:
@@ -56,11 +57,9 @@ class StepTree:
             # Its OpenTelemetry context was not detached when it ended.
             leaked = above.end is not None and above.end < step.start
             if not (leaked and above.kind in _LEAVES):
-                yield above
+                found.append(above)
             parent = above.parent
-
-    def path(self, step: Step) -> tuple[Step, ...]:
-        return (step, *self.ancestors(step))
+        return found
 
     def is_orphan(self, step: Step) -> bool:
         """Return True if ``step`` has a parent in this process that is missing from the trace."""
@@ -70,34 +69,36 @@ class StepTree:
     @cached_property
     def orphans(self) -> tuple[int, ...]:
         """The sorted start times of the steps whose parent is missing from the trace."""
-        return tuple(f.start for f in self.steps if self.is_orphan(f))
+        return tuple([f.start for f in self.steps if self.is_orphan(f)])
 
-    def is_inside(self, step: Step, kinds: Container[str]) -> bool:
-        return any(above.kind in kinds for above in self.ancestors(step))
+    def is_inside(self, step: Step, kinds: Iterable[str]) -> bool:
+        return not {above.kind for above in self.above[step.id]}.isdisjoint(kinds)
 
     def lacks_parent(self, step: Step) -> bool:
         """Return True if a span above ``step``, or above a step during it, is missing."""
         within = self.orphans[bisect_left(self.orphans, step.start) :]
         lacks_inner = bool(within) and (step.end is None or within[0] <= step.end)
-        return lacks_inner or self.is_orphan(self.path(step)[-1])
+        return lacks_inner or self.is_orphan([step, *self.above[step.id]][-1])
 
     @cached_property
     def generators(self) -> tuple[Step, ...]:
         """The successful LLM calls outside of retrievals, innermost ones only, each once."""
         calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
-        around = {c.id: [a for a in self.ancestors(c) if a.kind == "llm"] for c in calls}
+        around = {c.id: [a for a in self.above[c.id] if a.kind == "llm"] for c in calls}
         wraps = Counter(above.id for several in around.values() for above in several)
         inner = (call for call in calls if call.id not in wraps and call.error is None)
         return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
 
     def holders_of(self, retrieval: Step) -> Iterable[Step]:
         """Return the steps above ``retrieval``, and itself if the application recorded it."""
-        explicit = retrieval.kind not in RETRIEVALS
-        return self.path(retrieval) if explicit else self.ancestors(retrieval)
+        above = self.above.get(retrieval.id) or self._ancestors(retrieval)  # from a text
+        return above if retrieval.kind in RETRIEVALS else (retrieval, *above)
 
 
 def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, int]) -> Step:
     """Fill in texts that ``call`` lacks from LLM spans ``around`` it that wrap no other call."""
+    if not around:
+        return call
     output, shown = call.output, call
     around = [above for above in around if wraps[above.id] <= len(around)]
     if output is None and not call.calls_tools and "output" not in call.hidden:
@@ -171,10 +172,10 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
             and one.error is None
             and (one.kind == "retriever" or one.documents is not None or one.hidden or one.cut)
         ):
-            around = [above for above in tree.ancestors(one) if above.kind in RETRIEVALS]
+            around = [above for above in tree.above[one.id] if above.kind in RETRIEVALS]
             (nested[around[-1].id] if around else outermost).append(one)
     found = [_complete(tree, one, nested[one.id], embedded[one.parent]) for one in outermost]
-    found += _tool_retrievals(tree, outermost)
+    found += _tool_retrievals(tree)
     found += [
         replace(one, input=one.query or one.input, output=None)
         for one in tree.steps
@@ -194,7 +195,7 @@ def _complete(tree: StepTree, one: Step, nested: Sequence[Step], embedded: Seque
         one = replace(one, input=next(told, before[-1] if before else None))
     if not one.lacks_texts or one.hidden or one.cut:
         return one
-    tool = next((above for above in tree.ancestors(one) if above.kind == "tool"), None)
+    tool = next((above for above in tree.above[one.id] if above.kind == "tool"), None)
     if tool is not None and "output" in tool.hidden:
         return replace(one, hidden=one.hidden | {"documents"})
     documents = None if tool is None else _passages_of_tool(tool)
@@ -208,10 +209,9 @@ def _passages_of_tool(tool: Step) -> tuple[Passage, ...] | None:
     return parts_of(tool.output)
 
 
-def _tool_retrievals(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Step]:
+def _tool_retrievals(tree: StepTree) -> Iterator[Step]:
     """Yield a retrieval for each call of a search tool without a recorded retrieval below it."""
-    steps = (f for f in tree.steps if f.kind in _COMPOSED)
-    above = {a.id for one in (*retrievals, *steps) for a in tree.ancestors(one)}
+    above = {a.id for one in tree.steps if one.kind in _COMPOSED for a in tree.above[one.id]}
     for tool in tree.steps:
         returns = tool.kind == "tool" or (tool.kind == "chain" and tool.documents is not None)
         if not returns or tool.error is not None or tool.recorded or tool.id in above:
@@ -252,14 +252,11 @@ def _message_retrievals(tree: StepTree, retrievals: Iterable[Step]) -> Iterator[
 
 def _loops(tree: StepTree) -> dict[Hashable, Hashable]:
     """Map each LLM call to its agent's loop: the nearest step with an earlier LLM or tool call."""
-    first: dict[Hashable, int] = {}
-    for one in tree.steps:
-        if one.kind in {"llm", "tool"}:
-            for above in tree.ancestors(one):
-                first[above.id] = min(one.start, first.get(above.id, one.start))
+    active = [step for step in reversed(tree.steps) if step.kind in {"llm", "tool"}]
+    first = {above.id: step.start for step in active for above in tree.above[step.id]}
     return {
         call.id: next(
-            (above.id for above in tree.ancestors(call) if first[above.id] < call.start),
+            (above.id for above in tree.above[call.id] if first[above.id] < call.start),
             call.parent if call.parent in tree.by_id else call.id,
         )
         for call in tree.generators
@@ -273,10 +270,10 @@ def _retrieval(key: Hashable, of: Step, parent: Hashable | None, **parts: Any) -
 def _handed_on(tree: StepTree) -> list[Step]:
     """Return a retrieval of the documents in the input of the first inner chain that has some."""
     having = [one for one in tree.steps if one.documents_given]
-    if not having or any(not any(tree.ancestors(one)) for one in having):
+    if not having or not all(tree.above[one.id] for one in having):
         return []  # the outermost chain received documents: the application was given them
     step = having[0]
-    around = next((a for a in tree.ancestors(step) if a.input), step)
+    around = next((a for a in tree.above[step.id] if a.input), step)
     key = ("documents", around.id, step.start)
     parts = {"name": around.name, "input": around.input, "documents": step.documents_given}
     return [_retrieval(key, step, step.parent, **parts)]
@@ -284,30 +281,41 @@ def _handed_on(tree: StepTree) -> list[Step]:
 
 def _returned(tree: StepTree) -> list[Step]:
     """Return a retrieval for each inner chain that returned texts which models were shown."""
-    found, left = list[Step](), set[str]()
     chains = [step for step in tree.steps if step.kind in {"agent", "chain"}]
-    inner = {c.id for c in chains if any(a.input or a.input_texts for a in tree.ancestors(c))}
-    outer = [step for step in chains if step.id not in inner]
-    had = {passage.text for step in outer for passage in step.texts_given}
-    asked = [text for step in outer for text in (step.input or "", *step.input_texts)]
-    known = [*asked, *(call.output or "" for call in tree.generators)]
-    others = Messages(text for text in known if len(text) >= ANSWER_LENGTH)
-    shown = Messages(text for call in tree.generators for text in call.prompt)
+    ids = {c.id for c in chains if any(a.input or a.input_texts for a in tree.above[c.id])}
+    inner, outer = ([c for c in chains if (c.id in ids) is is_inner] for is_inner in (True, False))
+    known = [text for step in outer for text in (step.input or "", *step.input_texts)]
+    known += [call.output or "" for call in tree.generators]
+    others = Messages(filter(_is_long, known))
+    shown = Messages([text for call in tree.generators for text in call.prompt])
     given = {passage.text: passage for step in chains for passage in step.texts_given}
-    for step in (each for each in chains if each.id in inner):
+    had = {passage.text for step in outer for passage in step.texts_given}
+    found, seen = list[Step](), set[str]()
+    for step in inner:
         alone = given.get(step.output or "")  # OpenInference leaves out a name that is the only one
         texts = step.texts_returned or ((alone,) if alone else ())
-        new = {passage.text for passage in texts if len(passage.text) >= ANSWER_LENGTH} - had
-        is_shown = bool(new) and all(map(shown.find, new)) and not any(map(others.find, new))
-        if is_shown and not any(map(Messages(new).find, others.texts)):
+        new = set(filter(_is_long, [passage.text for passage in texts])) - had
+        if new and all(map(shown.find, new)) and not _share_texts(Messages(new), others):
             had |= new
             parts = {"name": step.name, "input": step.input, "documents": texts}
             found.append(_retrieval(("texts", step.id), step, step.parent, **parts))
-        texts_out = (text for text in step.output_texts if len(text) >= ANSWER_LENGTH)
-        left |= {text for text in (*new, *texts_out) if shown.find(text)}
-    apart = (text for text in left if not any(map(text.__contains__, had)))  # no prompts of these
-    around = (part for text in apart for part in parts_around(text, known))
-    return [] if any(map(is_prose, around)) else found  # or they were shown more texts
+        seen |= set(filter(shown.find, {*new, *filter(_is_long, step.output_texts)}))
+    return [] if _has_others(seen, had, known) else found
+
+
+def _is_long(text: str) -> bool:
+    return len(text) >= ANSWER_LENGTH
+
+
+def _share_texts(some: Messages, others: Messages) -> bool:
+    """Return True if a text of one of them contains a text of the other."""
+    return any(map(others.find, some.texts)) or any(map(some.find, others.texts))
+
+
+def _has_others(seen: Iterable[str], had: Iterable[str], known: Sequence[str]) -> bool:
+    """Return True if texts that models have ``seen`` are neither known nor prompts with those."""
+    apart = [text for text in seen if not any(map(text.__contains__, had))]
+    return any(map(is_prose, [part for text in apart for part in parts_around(text, known)]))
 
 
 def _in_prompt(call: Step) -> Step | None:
@@ -324,7 +332,7 @@ def _in_prompt(call: Step) -> Step | None:
 def is_verdict(text: str) -> bool:
     """Return True if ``text`` is only a yes or no, a grade, or a JSON object of grades."""
     data = json_in(text, opening="{")
-    if not isinstance(data, Mapping):
+    if not isinstance(data, dict):
         return _VERDICT.fullmatch(text) is not None
     return all(
         len(value.split()) == 1 and bool(_VERDICT.fullmatch(value) or _GRADES.search(key))
@@ -344,14 +352,12 @@ _Users: TypeAlias = "Mapping[Hashable, set[Hashable | None]]"  # the owners at o
 
 
 def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, list[Step]]:
-    first: dict[Hashable, int] = {}  # the earliest retrieval below each step
-    for retriever in retrievals:
-        for above in tree.holders_of(retriever):
-            first[above.id] = min(retriever.start, first.get(above.id, retriever.start))
+    latest = reversed(retrievals)
+    first = {above.id: one.start for one in latest for above in tree.holders_of(one)}  # below each
     groups: dict[Hashable, list[Step]] = {}
     for call in _answering_steps(tree, first.keys()):
-        holders = (a.id for a in (*tree.ancestors(call), call) if a.id in first)
-        anchor = next((a for a in holders if first[a] <= call.start), None)
+        path = (*tree.above[call.id], call)
+        anchor = next((a.id for a in path if a.id in first and first[a.id] <= call.start), None)
         if anchor is not None and not tree.is_inside(call, {"plan"}):
             groups.setdefault(anchor, []).append(call)
     return groups
@@ -361,7 +367,7 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
     """Yield the LLM calls, or the step above, not in ``holders``, whose answer was recorded."""
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
-        step = next((above.id for above in tree.path(call) if above.id in said), None)
+        step = next((a.id for a in (call, *tree.above[call.id]) if a.id in said), None)
         if step is None:
             yield call
         else:
@@ -371,7 +377,7 @@ def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[S
 
 def _owners_of(tree: StepTree, groups: _Groups) -> _Owners:
     """Map each anchor to the outermost anchor of its turn, one for all iterations of a loop."""
-    held = Counter(above.id for one in groups for above in tree.ancestors(tree.by_id[one]))
+    held = Counter([above.id for anchor in groups for above in tree.above[anchor]])
     anchors = {anchor: tree.by_id[anchor] for anchor in groups}
     leaders = {key: _enclosing(tree, groups, one, held) for key, one in anchors.items()}
     roles = {key: (one.name, one.parent) for key, one in anchors.items()}
@@ -387,7 +393,7 @@ def _enclosing(
     tree: StepTree, groups: _Groups, inner: Step, held: Mapping[Hashable, int]
 ) -> Hashable | None:
     below_tool = inner.kind == "tool"
-    for above in tree.ancestors(inner):
+    for above in tree.above[inner.id]:
         below_tool = below_tool or above.kind == "tool"
         if above.id in groups and (
             below_tool or (held[above.id] <= _MAX_NESTED and _is_step(groups, inner, above))
@@ -422,6 +428,7 @@ def _outermost(anchor: Hashable, leaders: _Owners) -> Hashable | None:
 
 # --- turns ----------------------------------------------------------------------------------------
 
+_PARTS: frozenset[Part] = frozenset(get_args(Part))
 _OVERHEAD = 4096  # bytes of a span that is kept back and its records, without texts
 
 
@@ -457,11 +464,10 @@ class Turn:
     @property
     def size(self) -> int:
         """The estimated memory in bytes until the turn is scored."""
-        size = _OVERHEAD
-        for one in (*self.path, *self.calls, *self.other_calls, *self.retrievers):
-            size += len(one.input or "") + len(one.output or "") + sum(map(len, one.prompt))
-            size += sum(len(passage.text) for passage in one.documents or ())
-        return size
+        steps = (*self.path, *self.calls, *self.other_calls, *self.retrievers)
+        texts = [t for one in steps for t in (one.input or "", one.output or "", *one.prompt)]
+        texts += [passage.text for one in steps for passage in one.documents or ()]
+        return _OVERHEAD + sum(map(len, texts))
 
     @property
     def lacks_texts(self) -> bool:
@@ -482,9 +488,8 @@ class Turn:
     @property
     def recorded(self) -> frozenset[Part]:
         """The parts that the application itself recorded."""
-        contexts = [one.recorded & {"documents"} for one in self.retrievers]
-        answers = [one.recorded & {"output"} for one in self.calls]
-        return frozenset().union(*(step.recorded for step in self.path), *contexts, *answers)
+        kept = ((self.path, _PARTS), (self.retrievers, {"documents"}), (self.calls, {"output"}))
+        return frozenset([p for steps, own in kept for one in steps for p in one.recorded & own])
 
 
 def find_turns(
@@ -557,7 +562,7 @@ def _rootless_turns(tree: StepTree, retrievals: Sequence[Step]) -> Iterator[Turn
 
 def _turns_without_llm(tree: StepTree, retrievals: Sequence[Step], users: _Users) -> Iterator[Turn]:
     """Yield the turns whose answer was recorded, or that found nothing and called no LLM."""
-    busy = {above.id for call in tree.generators for above in tree.ancestors(call)}
+    busy = {above.id for call in tree.generators for above in tree.above[call.id]}
     busy |= {h.id for one in retrievals if one.documents != () for h in tree.holders_of(one)}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for one in retrievals:
@@ -575,7 +580,7 @@ def _other_calls(tree: StepTree, calls: _Groups, users: _Users) -> dict[Hashable
     known = {(anchor, call.id) for anchor, several in calls.items() for call in several}
     found: dict[Hashable, list[Step]] = defaultdict(list)
     for call in tree.generators:
-        for above in tree.ancestors(call):
+        for above in tree.above[call.id]:
             # A call beside the anchor that called tools may belong to something else.
             around = users.get(above.id, set()) if not call.calls_tools else set()
             anchor = above.id if above.id in calls or len(around) != 1 else next(iter(around))
@@ -588,14 +593,14 @@ def _other_calls(tree: StepTree, calls: _Groups, users: _Users) -> dict[Hashable
 def _users(tree: StepTree, owners: _Owners) -> dict[Hashable, set[Hashable | None]]:
     users: dict[Hashable, set[Hashable | None]] = defaultdict(set)
     for anchor, owner in owners.items():
-        for step in tree.path(tree.by_id[anchor]):
+        for step in (tree.by_id[anchor], *tree.above[anchor]):
             users[step.id].add(owner)
     return users
 
 
 def _turn(tree: StepTree, anchor: Hashable, users: _Users, **parts: Any) -> Turn:
     step = tree.by_id[anchor]
-    above = (a for a in tree.ancestors(step) if users[a.id] == {anchor})
+    above = [a for a in tree.above[anchor] if users[a.id] == {anchor}]
     doubt: SkipReason | None = "partial" if tree.lacks_parent(step) else None
     return Turn(anchor=step, path=(step, *above), doubt=doubt, **parts)
 
@@ -604,21 +609,20 @@ def _with_surroundings(tree: StepTree, turns: Sequence[Turn], owners: _Owners) -
     """Yield ``turns`` with the steps below each anchor."""
     below: dict[Hashable, list[Step]] = defaultdict(list)
     for one in tree.steps:
-        anchor = next((above.id for above in tree.ancestors(one) if above.id in owners), None)
-        if anchor is not None and owners[anchor] is not None:
-            below[owners[anchor]].append(one)
+        for above in tree.above[one.id]:
+            if above.id in owners:
+                below[owners[above.id]].append(one)
+                break
     for turn in turns:
         inner = below[turn.anchor.id]
         tools = [one for one in inner if one.kind in _ACTIVE and not tree.is_inside(one, _ACTIVE)]
         ids, calls = {tool.id for tool in tools}, (*turn.calls, *turn.other_calls)
-        steps = (one for one in inner if one.kind in {"agent", "chain", "reranker"})
+        steps = [one for one in inner if one.kind in {"agent", "chain", "reranker"}]
         yield replace(
             turn,
             steps=(turn.anchor, *steps),
             tools=tuple(tools),
-            tool_calls=frozenset(
-                c.id for c in calls if any(a.id in ids for a in tree.ancestors(c))
-            ),
+            tool_calls=frozenset(c.id for c in calls if any(a.id in ids for a in tree.above[c.id])),
         )
 
 

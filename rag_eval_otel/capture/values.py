@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cached_property
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, Final, Literal, TypeAlias
 
 from rag_eval_otel.untrusted import accents_apart, normal_form
@@ -21,9 +22,9 @@ def normalised(text: str) -> str:
 
 def is_same(one: str | None, other: str | None) -> bool:
     """Return True if two texts are equal, regardless of case and white space, and not empty."""
-    return bool(one and other) and (
-        normalised(one or "").casefold() == normalised(other or "").casefold()
-    )
+    if not one or not other:
+        return False
+    return normalised(one).casefold() == normalised(other).casefold()
 
 
 def is_in(part: str | None, whole: str | None) -> bool:
@@ -131,11 +132,12 @@ def has_gaps(numbers: Iterable[int]) -> bool:
 
 # --- chat messages --------------------------------------------------------------------------------
 
-_ROLES: Mapping[str, tuple[str, ...]] = {
-    "assistant": ("ai", "assistant", "model", "tool-call"),
-    "system": ("developer", "system"),
-    "tool": ("function", "tool", "tool-response"),
-    "user": ("human", "user"),
+SCALARS: Final = frozenset({bool, float, int, str, type(None)})  # the types of leaves
+_ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("ai", "assistant", "model", "tool-call"), "assistant"),
+    **dict.fromkeys(("developer", "system"), "system"),
+    **dict.fromkeys(("function", "tool", "tool-response"), "tool"),
+    **dict.fromkeys(("human", "user"), "user"),
 }
 _CALL_IDS = ("tool_call_id", "tool_use_id", "toolUseId", "id")
 
@@ -144,48 +146,49 @@ def role_named(name: object) -> str | None:
     """Return the role (user, assistant, system, tool) that a framework calls ``name``, or None."""
     if not isinstance(name, str):
         return None
-    name = name.lower().removesuffix("chunk").removesuffix("message")
-    return next((role for role, names in _ROLES.items() if name in names), None)
+    return _ROLES.get(name.lower().removesuffix("chunk").removesuffix("message"))
 
 
 def plain(data: Any) -> Any:
     """Return ``data`` with each chat message as a dict of role and content, without embeddings."""
-    if isinstance(data, Mapping):
+    if isinstance(data, dict):
         return _plain_dict(data)
-    if isinstance(data, str | bytes) or not isinstance(data, Sequence):
+    if not isinstance(data, list | tuple):
         return data
     if data and isinstance(data[0], int | float):
         return []  # an embedding
-    is_pair = len(data) == 2 and all(isinstance(item, str) for item in data)  # noqa: PLR2004
+    is_pair = len(data) == 2 and isinstance(data[1], str)  # noqa: PLR2004
     role = role_named(data[0]) if is_pair else None
     if role is not None:
         return {"role": role, "content": data[1], "tool_calls": False}
-    return [plain(item) for item in data]
+    return [item if type(item) in SCALARS else plain(item) for item in data]
 
 
 def _plain_dict(data: Mapping[Any, Any]) -> dict[str, Any]:
     inner = data.get("data")
-    if "lc" in data and isinstance(data.get("kwargs"), Mapping):
+    if "lc" in data and isinstance(data.get("kwargs"), dict):
         path = data.get("id")
         name = str(path[-1]) if isinstance(path, Sequence) and path else None
         return _plain_dict({"type": name, **data["kwargs"]})
-    if isinstance(inner, Mapping) and "content" in inner:
+    if isinstance(inner, dict) and "content" in inner:
         return _plain_dict({"type": data.get("type"), **inner})
-    return _message(data) or {str(key): plain(item) for key, item in data.items()}
+    author = data.get("role") or data.get("_role") or data.get("type")
+    message = _message(data, author) if author else None
+    return message or {str(k): v if type(v) in SCALARS else plain(v) for k, v in data.items()}
 
 
-def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    role = role_named(data.get("role") or data.get("_role") or data.get("type"))
+def _message(data: Mapping[str, Any], author: object) -> dict[str, Any] | None:
+    role = role_named(author)
     keys = ("content", "parts", "blocks", "_content")
     content = next((data[key] for key in keys if data.get(key) is not None), None)
     calls = data.get("tool_calls") or at(data, "additional_kwargs", "tool_calls")
     is_there = content is not None or calls or "content" in data
-    if role is None or isinstance(content, Mapping) or not is_there:
+    if role is None or isinstance(content, dict) or not is_there:
         return None
     blocks = content if isinstance(content, list | tuple) else ()
     if any(_is_result(block) for block in blocks):
         role = "tool"
-    hosted = list(_hosted(blocks))
+    hosted = list(_hosted(blocks)) if blocks else None
     text = content if isinstance(content, str) else "".join(texts_of(blocks))
     called = dict(_called(calls, blocks))
     message: dict[str, Any] = {"role": role, "content": text, "tool_calls": bool(calls or called)}
@@ -203,7 +206,7 @@ def _message(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _called(calls: Any, blocks: Sequence[Any]) -> Iterator[tuple[str, str]]:
     for call in (*(calls if isinstance(calls, list | tuple) else ()), *filter(_is_call, blocks)):
-        if isinstance(call, Mapping):
+        if isinstance(call, dict):
             inner = call.get("tool_call", call.get("toolUse", call))
             name = at(inner, "name") or at(inner, "tool_name") or at(inner, "function", "name")
             key = str(at(inner, "id") or at(inner, "toolUseId"))
@@ -235,12 +238,12 @@ def _call_id(data: Any) -> Any:
 def at(data: Any, *path: str) -> Any:
     """Return the value of nested dicts ``data`` under the keys of ``path``, or None."""
     for key in path:
-        data = data.get(key) if isinstance(data, Mapping) else None
+        data = data.get(key) if isinstance(data, dict) else None
     return data
 
 
 def _is_result(block: object) -> bool:
-    return isinstance(block, Mapping) and (
+    return isinstance(block, dict) and (
         block.get("type") in ("tool_call_response", "tool_result")  # no set: it may be a list
         or "tool_call_result" in block
         or "toolResult" in block
@@ -256,7 +259,7 @@ def _is_hosted(block: object) -> bool:
 
 
 def _is_call(block: object) -> bool:
-    return isinstance(block, Mapping) and (
+    return isinstance(block, dict) and (
         block.get("type") in ("tool_call", "tool_use", "function_call")
         or "tool_call" in block
         or "toolUse" in block
@@ -269,7 +272,7 @@ def texts_of(blocks: Sequence[Any]) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, str):
             yield block
-        elif isinstance(block, Mapping) and not (_is_reasoning(block) or _is_hosted(block)):
+        elif isinstance(block, dict) and not (_is_reasoning(block) or _is_hosted(block)):
             said = block.get("text")
             if said is None and block.get("type") in ("text", "output_text", "input_text", None):
                 said = block.get("content")
@@ -303,7 +306,7 @@ def _result(block: Mapping[str, Any]) -> str | None:
 
 def messages_in(data: Any) -> list[dict[str, Any]]:
     """Return the chat messages in plain ``data``: a message, a list, or a dict with such a list."""
-    if isinstance(data, Mapping):
+    if isinstance(data, dict):
         if role_named(data.get("role")):
             return [dict(data)]
         inner = data.get("messages", data.get("prompt", data.get("input")))
@@ -312,8 +315,8 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
         return []
     if len(data) == 1 and isinstance(data[0], list):
         return messages_in(data[0])
-    items = (item for item in data if isinstance(item, Mapping) and role_named(item.get("role")))
-    return [dict(item) for item in items if not isinstance(item.get("content"), Mapping)]
+    items = [item for item in data if isinstance(item, dict) and role_named(item.get("role"))]
+    return [dict(item) for item in items if not isinstance(item.get("content"), dict)]
 
 
 # --- questions and answers ------------------------------------------------------------------------
@@ -342,29 +345,29 @@ def answer_in(data: Any) -> str | None:
 
 
 def _text_in(data: Any, names: Sequence[str], role: str, depth: int = _NESTED) -> str | None:
-    if isinstance(data, Mapping):
+    if isinstance(data, dict):
         if isinstance(data.get("role"), str) and "content" in data:
             data = [data]
         else:
-            held = (data[name] for name in names if depth and data.get(name) is not None)
-            found = (_text_in(inner, names, role, depth - 1) for inner in held)
-            text = next((one for one in found if one is not None), None)
-            if text is not None:
-                return text
+            for name in names if depth else ():
+                inner = data.get(name)
+                text = None if inner is None else _text_in(inner, names, role, depth - 1)
+                if text is not None:
+                    return text
             data = data.get("messages")
             data = data if isinstance(data, list) else None
     text = _last_message(data, role) if isinstance(data, list) else data
     if isinstance(text, str) and text.lstrip()[:1] == "{" and depth:
         inner = read(text)
-        inner = inner if isinstance(inner, Mapping) else data_in(text)
-        if isinstance(inner, Mapping):
+        inner = inner if isinstance(inner, dict) else data_in(text)
+        if isinstance(inner, dict):
             return _text_in(plain(inner), names, role, depth - 1)
     return text if isinstance(text, str) else None
 
 
 def _last_message(messages: Sequence[Any], role: str) -> str | None:
     for message in reversed(messages):
-        author = message.get("role") if isinstance(message, Mapping) else None
+        author = message.get("role") if isinstance(message, dict) else None
         if author == role:
             content = message.get("content")
             return content if isinstance(content, str) else ""
@@ -440,7 +443,7 @@ def bare(text: str) -> str:
 
 def forms_of(text: str) -> tuple[str, str, str]:
     """Return ``text`` verbatim, and as JSON has it."""
-    return text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]
+    return text, encode_basestring_ascii(text)[1:-1], encode_basestring(text)[1:-1]
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
@@ -477,8 +480,8 @@ class Messages:
         return found or self._find([normalised(text)], self._normal)
 
     def _find(self, forms: Sequence[str], messages: Sequence[str]) -> Place | None:
-        places = ((n, messages[n].find(form)) for n in self._order for form in forms)
-        return next((place for place in places if place[1] >= 0), None)
+        places = ((n, at) for n in self._order for f in forms if (at := messages[n].find(f)) >= 0)
+        return next(places, None)
 
     def place(self, text: str) -> Place | None:
         """Return the position of ``text`` in the messages (see `find`), or None."""

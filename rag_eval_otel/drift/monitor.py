@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -124,9 +124,9 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
         if value is not None and not score.detail.get("injection"):
             yield score.name, score.version, value
         yield f"{score.name}.scored", "", float(value is not None)
-    if evaluation.outcome is not None:
-        version = evaluation["answer_relevancy"].version
-        yield "declined", version, float(evaluation.outcome == "declined")
+    outcome = evaluation.outcome
+    if outcome is not None:
+        yield "declined", evaluation["answer_relevancy"].version, float(outcome == "declined")
     if evaluation.answer_length is not None:
         yield "answer_length", "", min(1.0, math.log1p(evaluation.answer_length) / _MAX_LENGTH)
 
@@ -136,19 +136,21 @@ class _StreamMonitor:
     """The detector of a stream, and its last 50 turns, each with the index of its score."""
 
     detector: BettingDetector
-    turns: deque[tuple[int, WorstTurn]] = field(default_factory=lambda: deque(maxlen=_KEPT_TURNS))
+    turns: deque[tuple[int, float, SpanRef | None]] = field(
+        default_factory=lambda: deque(maxlen=_KEPT_TURNS)
+    )
 
     def update(self, value: float, span: SpanRef | None) -> Alarm | None:
         score = valid_score(value)
         if score is not None:
-            self.turns.append((self.detector.count, WorstTurn(score=score, span=span)))
+            self.turns.append((self.detector.count, score, span))
         return self.detector.alarm if self.detector.update(value) else None
 
     def worst_since(self, alarm: Alarm) -> tuple[WorstTurn, ...]:
         """Return the turns since the onset with the lowest scores (after a rise, the highest)."""
-        turns = [turn for index, turn in reversed(self.turns) if index >= alarm.onset]
-        turns.sort(key=attrgetter("score"), reverse=alarm.direction == "up")
-        return tuple(turns[:_MAX_TURNS])
+        turns = [turn for turn in reversed(self.turns) if turn[0] >= alarm.onset]
+        turns.sort(key=itemgetter(1), reverse=alarm.direction == "up")
+        return tuple(WorstTurn(score=score, span=span) for _, score, span in turns[:_MAX_TURNS])
 
 
 class DriftMonitor:
@@ -200,8 +202,9 @@ class DriftMonitor:
     def _add(self, stream: Stream, value: float, span: SpanRef | None) -> list[Report]:
         reports: list[Report] = []
         with self._lock:
-            if stream not in self._streams:
-                self._streams[stream] = _StreamMonitor(detector := self._make(stream))
+            monitor = self._streams.pop(stream, None)
+            if monitor is None:
+                monitor = _StreamMonitor(detector := self._make(stream))
                 try:
                     if stream in self._restored:
                         detector.restore(self._restored.pop(stream))
@@ -211,7 +214,7 @@ class DriftMonitor:
                 self._versions[stream.service, stream.name] = stream.version
                 if previous != stream.version:
                     reports.append(NewBaseline(stream=stream, previous=previous))
-            monitor = self._streams[stream] = self._streams.pop(stream)  # the last used is the last
+            self._streams[stream] = monitor  # the last used is the last
             if len(self._streams) > _MAX_STREAMS:
                 del self._streams[next(iter(self._streams))]
             alarm = monitor.update(value, span)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from opentelemetry import _logs
@@ -21,16 +22,15 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.conventions import convention_of, native, openinference, owner_of
 from rag_eval_otel.capture.span import Span as SpanRecord
 from rag_eval_otel.capture.span import attributes_of, limits_of
-from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.config import ExportContent, ScoreAttributes, ScoreEvents
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.export.backends.annotation import (
     MAX_EXPLANATION,
     OVERALL,
     Annotation,
-    annotations_of,
     exportable_attributes,
     openinference_object,
+    score_annotation,
 )
 from rag_eval_otel.types import Ending, Evaluation, Feedback, Score, SpanRef, Usage
 from rag_eval_otel.untrusted import Redactor
@@ -54,64 +54,47 @@ T = TypeVar("T")
 _Optional: TypeAlias = "Mapping[str, AttributeValue | None]"
 _Part: TypeAlias = "dict[str, AttributeValue] | Annotation"
 
+_NUMBERED = re.compile(r"evaluations\.(\d{1,9})\.evaluation\.")
 _SEARCHES = (semconv.EVALUATION_SEARCHES, semconv.EVALUATION_REPEATED, semconv.EVALUATION_EMPTY)
 
 
-def _fitting(
-    parts: Iterable[_Part], present: Collection[str] = (), *, room: float = math.inf
-) -> dict[str, AttributeValue]:
-    """Return the attributes of ``parts`` for a span with room for some beside those ``present``.
-
-    What has no room is left out from the last score on: its object, then its other attributes.
-    """
+def _merged(parts: Iterable[_Part], present: Iterable[str]) -> dict[str, AttributeValue]:
+    """Return the attributes of ``parts`` for a span with those ``present``."""
     attributes: dict[str, AttributeValue] = {}
-    objects: list[Annotation] = []
+    scores, labels = list[Annotation](), list[Annotation]()  # those of the turn are the last
     for part in parts:
-        is_object = isinstance(part, Annotation)
-        names = openinference_object(part, 0) if isinstance(part, Annotation) else part
-        room -= sum(is_object or name not in present for name in names)
-        if room < 0:
-            break
         if isinstance(part, Annotation):
-            objects.append(part)
+            (labels if part.value is None else scores).append(part)
         else:
             attributes |= part
-    objects.sort(key=lambda each: each.value is None)  # those of the turn are the last
-    for number, each in enumerate(objects, _first_free(present)):
+    for number, each in enumerate((*scores, *labels), _first_free(present)):
         attributes |= openinference_object(each, number)
     return attributes
 
 
 def _first_free(names: Iterable[str]) -> int:
     """Return the index after those of the evaluations of others."""
-    found = (re.match(r"evaluations\.(\d{1,9})\.evaluation\.", name) for name in names)
-    return 1 + max((int(match[1]) for match in found if match), default=-1)
+    numbers = [int(match[1]) for match in map(_NUMBERED.match, names) if match]
+    return 1 + max(numbers, default=-1)
 
 
-def _parts(ending: Ending, *, explanations: bool, form: ScoreAttributes) -> Iterator[_Part]:
-    """Yield attributes that stay together, and objects of OpenInference, the last to stay first."""
-    for name, value in exportable_attributes(_of_turn(ending)).items():
-        yield {name: value}
-    yield from map(feedback_attributes, ending.feedback)
-    evaluation = ending.evaluation
-    if evaluation is None:
-        return
-    objects = dict[str, Annotation]()
-    if form != "rag":
-        made = annotations_of(evaluation, explanations=explanations)
-        objects = {each.name: each for each in made}
-        yield from (objects[name] for name in (OVERALL,) if name in objects)
-        for name, label in (("outcome", evaluation.outcome), ("cause", evaluation.cause)):
-            if label is not None:
-                yield Annotation(name=name, trace_id=0, span_id=None, label=label, kind="CODE")
-    for prefix, judged in evaluation.judged:
-        for score in judged.scores:
-            name = prefix + score.name
-            is_explained = explanations and not prefix and form == "rag"
-            if leaves := _leaves(score, name, form=form, is_explained=is_explained):
-                yield leaves
-            if (found := objects.get(exportable(name))) is not None:
-                yield found
+def _with_room(parts: Sequence[_Part], present: Mapping[str, Any], room: int) -> Sequence[_Part]:
+    """Return the first of ``parts``, which add at most ``room`` names to those ``present``.
+
+    What has no room is left out from the last score on: its object, then its other attributes.
+    """
+    for i, part in enumerate(parts):
+        if isinstance(part, Annotation):
+            room -= len(openinference_object(part, 0))
+        else:
+            room -= len(part.keys() - present.keys())
+        if room < 0:
+            return parts[:i]
+    return parts
+
+
+def _labels(evaluation: Evaluation) -> dict[str, str | None]:
+    return {"outcome": evaluation.outcome, "cause": evaluation.cause}
 
 
 def _of_turn(ending: Ending) -> _Optional:
@@ -159,10 +142,10 @@ def _evidence(evaluation: Evaluation) -> _Optional:
     """Return the places of unsupported sentences and the counts of citations, without texts."""
     attributes: dict[str, AttributeValue | None] = {}
     for score in evaluation.scores:
-        if score.unsupported is not None and semconv.EVALUATION_UNSUPPORTED not in attributes:
-            attributes[semconv.EVALUATION_UNSUPPORTED] = len(score.unsupported)
-            places = [place for pair in score.unsupported for place in pair]
-            attributes[semconv.EVALUATION_OFFSETS] = places or None
+        unsupported = score.unsupported
+        if unsupported is not None and semconv.EVALUATION_UNSUPPORTED not in attributes:
+            attributes[semconv.EVALUATION_UNSUPPORTED] = len(unsupported)
+            attributes[semconv.EVALUATION_OFFSETS] = [*chain(*unsupported)] or None
         if score.name in {"citation_precision", "citation_recall"} and "invalid" in score.detail:
             attributes[semconv.EVALUATION_CITATIONS] = int(score.detail["citations"])
             attributes[semconv.EVALUATION_INVALID] = int(score.detail["invalid"])
@@ -181,23 +164,24 @@ def _leaves(
     score: Score, name: str, *, form: ScoreAttributes, is_explained: bool
 ) -> dict[str, AttributeValue]:
     """Return the attributes of ``score``, those that ``form`` has not in an object."""
+    leaf = partial(semconv.metric_attribute, name)
+    has_value = form != "openinference"
     leaves: dict[str, AttributeValue | None] = {
-        semconv.LEAF_SCORE: None if form == "openinference" else score.value,
-        semconv.LEAF_LABEL: None if form == "openinference" else score.label,
-        semconv.LEAF_REASON: score.reason if form == "rag" or score.value is None else None,
+        leaf(semconv.LEAF_SCORE): score.value if has_value else None,
+        leaf(semconv.LEAF_LABEL): score.label if has_value else None,
+        leaf(semconv.LEAF_REASON): score.reason if form == "rag" or score.value is None else None,
     }
     if form == "rag":
+        text = (score.explanation or "")[:MAX_EXPLANATION] if is_explained else ""
         leaves |= {
-            semconv.LEAF_NORMALIZED_SCORE: _float(score.normalized),
-            semconv.LEAF_THRESHOLD: _float(score.threshold),
-            semconv.LEAF_VERSION: score.version or None,
-            semconv.LEAF_TOKENS: score.usage.tokens or None,
-            semconv.LEAF_COST: score.cost,
+            leaf(semconv.LEAF_NORMALIZED_SCORE): _float(score.normalized),
+            leaf(semconv.LEAF_THRESHOLD): _float(score.threshold),
+            leaf(semconv.LEAF_VERSION): score.version or None,
+            leaf(semconv.LEAF_TOKENS): score.usage.tokens or None,
+            leaf(semconv.LEAF_COST): score.cost,
+            leaf(semconv.LEAF_EXPLANATION): text or None,
         }
-    if is_explained and score.explanation:
-        leaves[semconv.LEAF_EXPLANATION] = score.explanation[:MAX_EXPLANATION]
-    named = {semconv.metric_attribute(name, leaf): value for leaf, value in leaves.items()}
-    return exportable_attributes(named)
+    return exportable_attributes(leaves)
 
 
 def _float(number: float | None) -> float | None:
@@ -371,20 +355,23 @@ class EventSink:
         self._log.emit(semconv.EVALUATION_EVENT, attributes, span=feedback.span)
 
 
-def _results(evaluation: Evaluation, *, explanations: bool) -> Iterator[_Optional]:
-    """Yield the attributes of an event for each score, and for outcome and cause."""
-    for prefix, judged in evaluation.judged:
-        for score in judged.scores:
-            name = prefix + score.name
-            yield _of_score(score, judged, name=name, explanations=explanations)
-    for name, label in (("outcome", evaluation.outcome), ("cause", evaluation.cause)):
+def _results(evaluation: Evaluation, *, explanations: bool) -> list[_Optional]:
+    """Return the attributes of an event for each score, and for outcome and cause."""
+    results = [
+        _of_score(score, judged, name=prefix + score.name, explanations=explanations)
+        for prefix, judged in evaluation.judged
+        for score in judged.scores
+    ]
+    for name, label in _labels(evaluation).items():
         if label is not None:
-            yield {
+            attributes = {
                 **evaluation.about,
                 semconv.GEN_AI_EVALUATION_NAME: name,
                 semconv.GEN_AI_EVALUATION_SCORE_LABEL: label,
                 semconv.EVALUATION_JUDGE: evaluation.judge,
             }
+            results.append(attributes)
+    return results
 
 
 def _of_score(score: Score, evaluation: Evaluation, *, name: str, explanations: bool) -> _Optional:
@@ -430,34 +417,63 @@ class SpanScores:
 
     def write(self, span: Span, ending: Ending, parts: Sequence[_Part] | None = None) -> None:
         """Add ``parts``, by default all of ``ending``, and its events to the open ``span``."""
+        if not span.is_recording():
+            return
         most, length = limits_of(span)
-        present = getattr(span, "attributes", None) or {}  # none if it does not record
         parts = self.parts_of(ending) if parts is None else parts
-        for name, value in self.fitting(parts, present, most).items():
-            is_cut = length is not None and len(str(value)) > length
-            if not (is_cut and name.endswith(".metadata")):  # JSON that is cut is none
-                span.set_attribute(name, value)
-        for event in self.events_of(ending):
-            span.add_event(event.name, event.attributes, event.timestamp)
+        present = attributes_of(span) if isinstance(span, ReadableSpan) else {}
+        added = self.fitting(parts, present, most)
+        if length is not None:  # JSON that is cut is none
+            for name in [name for name in added if name.endswith(".metadata")]:
+                if len(str(added[name])) > length:
+                    del added[name]
+        span.set_attributes(added)
+        for attributes in self._results_of(ending):
+            span.add_event(semconv.EVALUATION_EVENT, attributes, self.clock())
 
     def parts_of(self, ending: Ending) -> list[_Part]:
-        """Return what ``ending`` says, for `fitting`."""
-        return [*_parts(ending, explanations=self.explanations, form=self.form)]
+        """Return attributes that stay together, and objects, the last to be left out first."""
+        of_turn = exportable_attributes(_of_turn(ending))
+        parts: list[_Part] = [{name: value} for name, value in of_turn.items()]
+        parts += map(feedback_attributes, ending.feedback)
+        evaluation = ending.evaluation
+        if evaluation is None:
+            return parts
+        if self.form != "rag":
+            labels = {OVERALL: evaluation.label, **_labels(evaluation)}
+            parts += [
+                Annotation(name=name, trace_id=0, span_id=None, label=label, kind="CODE")
+                for name, label in labels.items()
+                if label is not None
+            ]
+        for prefix, judged in evaluation.judged:
+            for score in judged.scores:
+                name, is_explained = prefix + score.name, self.explanations and not prefix
+                if leaves := _leaves(score, name, form=self.form, is_explained=is_explained):
+                    parts.append(leaves)
+                if self.form != "rag" and score.value is not None:
+                    parts.append(score_annotation(score, judged, name, is_explained=is_explained))
+        return parts
 
     def fitting(
         self, parts: Sequence[_Part], present: Mapping[str, Any], limit: int | None
     ) -> dict[str, AttributeValue]:
         """Return the attributes of ``parts`` for which a span with those ``present`` has room."""
-        whole = _fitting(parts, present)
+        whole = _merged(parts, present)
         if limit is None or len(present.keys() | whole.keys()) <= limit:
             return whole
-        kept = _fitting(parts, present, room=limit - len(present))
+        kept = _merged(_with_room(parts, present, limit - len(present)), present)
         self.on_omitted(len(whole) - len(kept))
         return kept
 
-    def events_of(self, ending: Ending) -> Iterator[Event]:
-        """Yield span events for scores, outcome and cause in ``ending``, if they are wanted."""
-        is_wanted = self.events != "log" or not self.has_logs()
-        if is_wanted and ending.evaluation is not None:
-            for result in _results(ending.evaluation, explanations=self.explanations):
-                yield Event(semconv.EVALUATION_EVENT, exportable_attributes(result), self.clock())
+    def events_of(self, ending: Ending) -> list[Event]:
+        """Return span events for scores, outcome and cause in ``ending``, if they are wanted."""
+        name = semconv.EVALUATION_EVENT
+        return [Event(name, each, self.clock()) for each in self._results_of(ending)]
+
+    def _results_of(self, ending: Ending) -> list[dict[str, AttributeValue]]:
+        evaluation = ending.evaluation
+        if evaluation is None or (self.events == "log" and self.has_logs()):
+            return []
+        results = _results(evaluation, explanations=self.explanations)
+        return [*map(exportable_attributes, results)]

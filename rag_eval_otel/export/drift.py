@@ -154,5 +154,5 @@ def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
         scores = [replace(s, name=f"{semconv.OFFLINE}.{s.name}") for s in offline.scores]
         yield replace(offline, scores=tuple(scores))
     if not is_offline and not sampling.is_targeted:
-        length = evaluation.answer_length if offline is None else None  # not twice
-        yield replace(evaluation, answer_length=length)
+        is_counted = offline is not None
+        yield replace(evaluation, answer_length=None) if is_counted else evaluation

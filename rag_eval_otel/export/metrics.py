@@ -253,15 +253,15 @@ class InstrumentSink:
         """Record ``evaluation`` without counting a turn, as for a row of a dataset."""
         context, source = span_context(evaluation.span), self._source(evaluation)
         for scored in filter(None, (evaluation, evaluation.offline)):
-            self._record_scores(scored)
+            self._record_scores(scored, context)
             self.count_cost(scored)
         self._record(semconv.DURATION, evaluation.duration, source, context=context)
         if evaluation.lag is not None:
             self._record(semconv.LAG, evaluation.lag, source, context=context)
 
-    def _record_scores(self, evaluation: Evaluation) -> None:
+    def _record_scores(self, evaluation: Evaluation, context: Context | None) -> None:
         """Record the scores of one judge; those of targeted turns would bias the histogram."""
-        context, sampling = span_context(evaluation.span), evaluation.sampling or Sampling()
+        sampling = evaluation.sampling or Sampling()
         histogram = semconv.OFFLINE_SCORE if sampling.stage == "offline" else semconv.SCORE
         source = self._source(evaluation)
         for score in evaluation.scores:

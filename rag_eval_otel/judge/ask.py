@@ -15,7 +15,25 @@ from rag_eval_otel.judge.wire import instructions_of
 
 R = TypeVar("R", bound=Reply)
 
-_QUIET = 8  # iterations of the event loop in which a reply reaches its metric
+_QUIET = 4  # iterations of the event loop in which a reply passes two nested `gather`s
+
+
+class Question:
+    """A task, and its outcome: a reply or an error, for each metric that asks."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        self.task = task
+        self._is_settled = asyncio.Event()
+        self._outcome: object = None
+
+    def settle(self, outcome: object) -> None:
+        if not self._is_settled.is_set():
+            self._outcome = outcome
+            self._is_settled.set()
+
+    async def outcome(self) -> object:
+        await self._is_settled.wait()
+        return self._outcome
 
 
 class Ask:
@@ -43,42 +61,43 @@ class Ask:
         self._repairs = repairs
         self._patience = patience
         self._reasons = reasons
-        self._outcomes: dict[Task[Any], asyncio.Future[object]] = {}
-        self._waiting: list[Task[Any]] = []
+        self._questions: dict[Task[Any], Question] = {}
+        self._waiting: list[Question] = []
         self._timer: asyncio.TimerHandle | None = None
         self._events = 0  # new tasks and ended requests
         self._requests: set[asyncio.Task[None]] = set()
 
     async def __call__(self, task: Task[R]) -> R:
-        outcome = await self._outcome(task)
+        outcome = await self._put(task).outcome()
         if isinstance(outcome, BaseException):
             raise outcome
         return cast("R", outcome)
 
     async def each(self, tasks: Sequence[Task[R]]) -> list[R | BaseException]:
-        outcomes = await asyncio.gather(*(self._outcome(task) for task in tasks))
+        await asyncio.sleep(0)  # in a prompt, single questions come before lists of questions
+        questions = [self._put(task) for task in tasks]
+        outcomes = [await question.outcome() for question in questions]
         return cast("list[R | BaseException]", outcomes)
 
     def cancel(self) -> None:
-        for task in self._take():
-            self._outcomes[task].set_result(given_up())
+        for question in self._take():
+            question.settle(given_up())
         self.ledger.close()
         for request in self._requests:
             request.cancel()
 
-    async def _outcome(self, task: Task[Any]) -> object:
+    def _put(self, task: Task[Any]) -> Question:
         if self._reasons != task.reasons:
             task = replace(task, reasons=self._reasons)
-        self.ledger.ask(task)
-        if task not in self._outcomes:
-            loop = asyncio.get_running_loop()
-            self._outcomes[task] = loop.create_future()
+        question = self._questions.get(task)
+        if question is None:
+            question = self._questions[task] = Question(task)
             if not self._waiting:
-                loop.call_soon(self._settle, self._events, 0)
-            self._waiting.append(task)
+                asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
+            self._waiting.append(question)
             self._events += 1
-        # Shielded: if one metric is cancelled, other metrics still get the reply.
-        return await asyncio.shield(self._outcomes[task])
+        self.ledger.ask(question)
+        return question
 
     def _settle(self, seen: int, quiet: int) -> None:
         """Send the waiting tasks when no task was put for `_QUIET` iterations of the event loop."""
@@ -91,7 +110,7 @@ class Ask:
         elif self._waiting and self._timer is None:
             self._timer = loop.call_later(self._patience, self._send_waiting)
 
-    def _take(self) -> list[Task[Any]]:
+    def _take(self) -> list[Question]:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -99,37 +118,35 @@ class Ask:
         return waiting
 
     def _send_waiting(self) -> None:
-        for group in group_tasks(self._take(), share_requests=self._shares):
+        for group in grouped(self._take(), share_requests=self._shares):
             request = asyncio.create_task(self._send(group))
             self._requests.add(request)
             request.add_done_callback(partial(self._close, group))
 
-    async def _send(self, asked: Sequence[Task[Any]]) -> None:
+    async def _send(self, group: Sequence[Question]) -> None:
         repairs = self._repairs
-        while asked:
-            again: list[Task[Any]] = []
-            for task, part in zip(asked, await self._replies(asked), strict=True):
+        while group:
+            again: list[Question] = []
+            for question, part in zip(group, await self._replies(group), strict=True):
                 if isinstance(part, errors.UnparsableReplyError) and repairs > 0:
-                    again.append(replace(task, complaint=str(part)))
+                    question.task = replace(question.task, complaint=str(part))
+                    again.append(question)
                 else:
-                    self._outcomes[_first(task)].set_result(part)
-            asked, repairs = again, repairs - 1
+                    question.settle(part)
+            group, repairs = again, repairs - 1
 
-    def _close(self, group: Sequence[Task[Any]], request: asyncio.Task[None]) -> None:
+    def _close(self, group: Sequence[Question], request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
         self._events += 1
         error = given_up() if request.cancelled() else request.exception()
-        for task in group:
-            if not self._outcomes[task].done():
-                self._outcomes[task].set_result(error)
+        for question in group:
+            question.settle(error)
         if self._timer is not None and not self._requests:
             asyncio.get_running_loop().call_soon(self._settle, self._events, 0)
 
-    async def _replies(self, tasks: Sequence[Task[Any]]) -> list[object]:
-        sizes: dict[Task[Any], int] = {}
-        for task in tasks:
-            texts = (text for name, _ in task.inputs for text in task.texts(name))
-            sizes[_first(task)] = len(instructions_of(task.kind)) + sum(map(len, texts))
+    async def _replies(self, group: Sequence[Question]) -> list[object]:
+        tasks = [question.task for question in group]
+        sizes = {each: len(instructions_of(each.task.kind)) + each.task.length for each in group}
         try:
             async with self.ledger.metered(sizes, self._judge, part="judge") as meter:
                 replies = await self._judge.reply(tasks)
@@ -143,18 +160,15 @@ class Ask:
         return list(replies.parts)
 
 
-def _first(task: Task[Any]) -> Task[Any]:
-    return replace(task, complaint="") if task.complaint else task
-
-
-def group_tasks(tasks: Sequence[Task[Any]], *, share_requests: bool) -> list[list[Task[Any]]]:
-    groups: list[list[Task[Any]]] = []
-    for task in tasks:
-        home = next((g for g in groups if all(may_share(task, other) for other in g)), None)
-        if home is None or not share_requests:
-            groups.append([task])
+def grouped(questions: Sequence[Question], *, share_requests: bool) -> list[list[Question]]:
+    groups: list[list[Question]] = []
+    for each in questions:
+        for group in groups:
+            if share_requests and all(may_share(each.task, other.task) for other in group):
+                group.append(each)
+                break
         else:
-            home.append(task)
+            groups.append([each])
     return groups
 
 

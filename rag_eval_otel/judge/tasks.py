@@ -332,8 +332,8 @@ class Kind(Generic[R]):
 
     def inputs_of(self, shown: Mapping[str, str | Sequence[str]]) -> tuple[Input, ...]:
         names = (*self.inputs, *(_CONVERSATION if "question" in self.inputs else ()))
-        named = ((name, shown[name]) for name in names if name in shown)
-        return tuple((name, text if isinstance(text, str) else tuple(text)) for name, text in named)
+        texts = [(name, shown[name]) for name in names if name in shown]
+        return tuple([(name, t if isinstance(t, str) else tuple(t)) for name, t in texts])
 
     def task(
         self,
@@ -386,7 +386,13 @@ class Task(Generic[R]):
     def shows(self) -> frozenset[str]:
         """The fields of the sample that the judge sees, directly or in texts made from them."""
         fields = {} if self.kind.instructions else _SHOWN  # a user's names reveal nothing
-        return frozenset(fields.get(name, name) for name, _ in self.inputs)
+        return frozenset([fields.get(name, name) for name, _ in self.inputs])
+
+    @property
+    def length(self) -> int:
+        """The number of characters of all texts."""
+        values = [value for _, value in self.inputs]
+        return sum([len(v) if isinstance(v, str) else sum(map(len, v)) for v in values])
 
 
 def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
@@ -405,13 +411,12 @@ def most_tokens(tasks: Sequence[Task[Any]]) -> int | None:
 
 
 def may_share(one: Task[Reply], other: Task[Reply]) -> bool:
-    if one.kind.blind_to & other.shows or other.kind.blind_to & one.shows:
-        return False
-    if (one.shows ^ other.shows) - _OPEN:
+    shown, others = one.shows, other.shows
+    if one.kind.blind_to & others or other.kind.blind_to & shown or (shown ^ others) - _OPEN:
         return False
     # Two prompts of one question are independent judges.
-    is_same = (one.kind, one.examples) == (other.kind, other.examples)
-    if one.kind.family == other.kind.family and not is_same:
+    is_same_question = one.kind.family == other.kind.family
+    if is_same_question and (one.kind, one.examples) != (other.kind, other.examples):
         return False
     mine, theirs = dict(one.inputs), dict(other.inputs)
     shared = (mine.keys() & theirs.keys()) - {"context"}  # contexts become a list

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterato
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import sub
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rag_eval_otel.errors import JudgeError, JudgeTimeoutError, UnparsableReplyError
@@ -229,9 +230,9 @@ class Ledger:
                 askers = self._askers.get(question, ())
                 for name in askers:
                     parts[name] += weight / len(askers)
-            if any(parts.values()):
-                for name, share in zip(parts, shares(usage, [*parts.values()]), strict=True):
-                    by_metric[name] += share
+            paid = {name: part for name, part in parts.items() if part}
+            for name, share in zip(paid, shares(usage, [*paid.values()]), strict=True):
+                by_metric[name] += share
         return by_metric
 
 
@@ -239,9 +240,10 @@ def shares(usage: Usage, weights: Sequence[float]) -> list[Usage]:
     """Divide ``usage`` in proportion to ``weights`` into whole numbers with the same sums."""
     ends = [*accumulate(weights if any(weights) else [1] * len(weights))]
 
-    def divided(number: int) -> list[int]:
-        marks = [0, *(round(number * end / ends[-1]) for end in ends)]
-        return [end - start for start, end in pairwise(marks)]
+    def divided(name: str) -> Iterator[int]:
+        number = getattr(usage, name)
+        marks = [round(number * end / ends[-1]) for end in ends]
+        return map(sub, marks, [0, *marks])
 
-    rows = zip(*(divided(getattr(usage, name)) for name in COUNTS), strict=True)
+    rows = zip(*map(divided, COUNTS), strict=True)
     return [Usage(**dict(zip(COUNTS, row, strict=True))) for row in rows]

@@ -410,5 +410,7 @@ def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
 
     given = {name: getattr(sample, name) for name in ("question", "answer", "reference", "query")}
     texts: dict[str, Any] = {name: shorter(name, text) for name, text in given.items() if text}
-    contexts = tuple(replace(one, text=shorter("contexts", one.text)) for one in sample.contexts)
-    return (replace(sample, **texts, contexts=contexts) if cut else sample), cut
+    shown = [(passage, shorter("contexts", passage.text)) for passage in sample.contexts]
+    if cut:
+        texts["contexts"] = [replace(passage, text=text) for passage, text in shown]
+    return (replace(sample, **texts) if cut else sample), cut

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Span as StartedSpan
 
 _OF_TREE: Final = 4096  # bytes of a held run tree without its texts
+_FLUSHES: Final = 2  # threads that are started early, as none can be at exit; one may hang
 _MAX_FLUSH_WAIT: Final = 5.0  # seconds that a flush waits for scores
 _GRACE: Final = 0.5  # seconds that spans have to leave if the time of a drain is up
 
@@ -189,7 +190,7 @@ class Pipeline:
 
     def _follow_up(self, taken: Taken) -> None:
         if taken.is_new:
-            self.prepare_calls()
+            self.flushes.prepare(_FLUSHES)
             self.clock.wake()
         if taken.evicted:
             with self._read_edge:
@@ -237,7 +238,7 @@ class Pipeline:
 
     def finished(self, tree: RunTree) -> None:
         with self._tree_edge:
-            self.prepare_calls()
+            self.flushes.prepare(_FLUSHES)
             tree.is_joined = self._join(tree)
         held = Held((0, id(tree)), tree, tree.context, _OF_TREE + tree.size, is_likely=True)
         if self.clock.start() and self.store.hold(held):
@@ -327,7 +328,8 @@ class Pipeline:
         if tree.root.id in spans:
             with self._tree_edge:
                 span, texts = spans[tree.root.id], self.scorer.explanations
-                self._scores.write(span, root)
+                if root is not UNTOUCHED:
+                    self._scores.write(span, root)
                 if tree.root.id in texts:
                     texts.keep(span.get_span_context().trace_id, texts.pop(tree.root.id))
         runs = [run for run in tree.runs if run.id in spans]
@@ -503,11 +505,6 @@ class Pipeline:
         with self.release_edge:
             return target.force_flush(int(timeout * 1000)) is not False
         return False
-
-    def prepare_calls(self) -> None:
-        """Start the threads that export and flush, as none can be started at exit."""
-        self.clock.start()
-        self.flushes.prepare(2)  # one may hang
 
     def is_own_thread(self) -> bool:
         return self.evaluator.is_current() or self.clock.is_current()

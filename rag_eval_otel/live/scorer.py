@@ -282,9 +282,10 @@ class TurnScorer:
     async def score(self, job: TurnJob) -> Ending:
         trace_id, span_id, flags = job.span.trace_id, job.span.span_id, int(job.span.trace_flags)
         ref = SpanRef(trace_id=trace_id, span_id=span_id, trace_flags=flags)
-        result: Evaluation | SkipReason = failed_evaluation(self._measurement.metrics, "internal")
+        result: Evaluation | SkipReason | None = None
         with self._edge:
             result = await self._evaluation(job, ref)
+        result = result or failed_evaluation(self._measurement.metrics, "internal")
         if not isinstance(result, Evaluation):
             said, made = self.feedback.of(ref), job.turn.searches
             ending = Ending("skipped", result, feedback=said, searches=made)

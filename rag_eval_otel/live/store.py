@@ -137,23 +137,23 @@ class Store:
 
     def take(self, span: ReadableSpan, *, may_hold: bool = True) -> Taken:
         """Add the ended ``span`` to its trace; with ``may_hold``, hold it if it may get scores."""
-        context = span.context
-        if context is None:
+        view = Span.from_sdk(span)
+        kind, trace_id, key = kind_of(view), view.trace_id, (view.trace_id, view.span_id)
+        if not trace_id:
             return Taken()
         with self.lock:
             if not self.is_open:
-                return Taken("late" if self.is_fed and self._stands_late(span) else "passes")
-            key = (context.trace_id, context.span_id)
-            view = Span.from_sdk(span, self._logs.take(key))
-            kind = kind_of(view)
-            is_new = context.trace_id not in self.traces and context.trace_id not in self._lost
+                return Taken("late" if self.is_fed and self._stands_late(view, kind) else "passes")
+            view.logs = self._logs.take(key)
+            is_new = trace_id not in self.traces and trace_id not in self._lost
             if is_new and kind == "other":
                 self.open_spans.ended.append(span)
                 return Taken()
-            trace = self._trace_of(context.trace_id)
-            early = reversed(self.open_spans.ended.copy()) if is_new and view.parent_id else ()
-            if any(each.context.span_id == view.parent_id for each in islice(early, _RECENT)):
-                self._add_early()
+            trace = self._trace_of(trace_id)
+            if is_new and view.parent_id:
+                early = islice(reversed(self.open_spans.ended.copy()), _RECENT)
+                if any(each.context.span_id == view.parent_id for each in early):
+                    self._add_early()
             anchoring = self._add(trace, view, kind)
             evicted = self._evict(trace)
             fate: Fate = "passes"
@@ -306,12 +306,12 @@ class Store:
         is_silent = kind in _ANSWERING and below.called is not None and below.searched is None
         return "likely" if is_silent and view.name in self.retrieving else found
 
-    def _stands_late(self, span: ReadableSpan) -> bool:
-        """Return True if ``span``, which ended after `close`, may be the span of a turn."""
-        view, now, trace_id = Span.from_sdk(span), self.clock(), trace_of(span)
-        trace = self._lost.get(trace_id) or Trace(trace_id=trace_id, first=now, last=now)
+    def _stands_late(self, view: Span, kind: Kind) -> bool:
+        """Return True if ``view``, which ended after `close`, may be the span of a turn."""
+        now, number = self.clock(), view.trace_id
+        trace = self._lost.get(number) or Trace(trace_id=number, first=now, last=now)
         self._ignore(trace)
-        return self._anchoring(trace, view, kind_of(view)) == "likely"
+        return self._anchoring(trace, view, kind) == "likely"
 
     def sweep(self) -> list[Trace]:
         """Remove and return the complete traces, and complete subtrees below open spans."""
@@ -463,7 +463,8 @@ class Clock:
             self._wakes.put(None)
 
     def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
-        self._wakes.put(None)
+        if self._wakes.empty():
+            self._wakes.put(None)
         return self.store.wait_left(timeout, number=number)
 
     def release(self, held: Held, ending: Ending) -> bool:

@@ -282,9 +282,9 @@ def task_about(
     rated: Rated = "integer",
     **texts: str | Sequence[str],
 ) -> Task[R]:
-    fields = {name: getattr(sample, name) for name in ("question", "answer")}
-    others = {"contexts": sample.context_texts, "reference": sample.reference or ""}
-    shown = {**fields, **others, **conversation(sample), **texts}
+    shown: dict[str, str | Sequence[str]] = {"question": sample.question, "answer": sample.answer}
+    shown |= {"contexts": sample.context_texts, "reference": sample.reference or ""}
+    shown |= conversation(sample) | texts
     return kind.task(shown, rated=rated, examples=examples)
 
 

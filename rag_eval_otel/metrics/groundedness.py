@@ -219,4 +219,4 @@ def sentences_of(text: str) -> list[Sentence]:
         start = end.end() if end else start
     size = -(-len(sentences) // _MOST_SENTENCES) or 1
     groups = (sentences[i : i + size] for i in range(0, len(sentences), size))
-    return [Sentence(" ".join(s.text for s in g), g[0].start, g[-1].end) for g in groups]
+    return [Sentence(" ".join([s.text for s in g]), g[0].start, g[-1].end) for g in groups]

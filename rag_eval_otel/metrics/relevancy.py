@@ -117,9 +117,12 @@ class AnswerRelevancy(_QuestionMetric):
     scale = (-1.0, 1.0)
 
     async def compute(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
-        (questions, evasive), asked = await asyncio.gather(
-            self._draw(sample, ask), self._standalone(sample, ask)
-        )
+        drawing = self._draw(sample, ask)
+        if sample.history:
+            standalone = self._standalone(sample, ask)
+            (questions, evasive), asked = await asyncio.gather(drawing, standalone)
+        else:
+            (questions, evasive), asked = await drawing, sample.question
         fraction = sum(evasive) / len(evasive)
         detail: dict[str, Any] = {"questions": questions, "noncommittal_fraction": fraction}
         if all(evasive):
@@ -139,8 +142,6 @@ class AnswerRelevancy(_QuestionMetric):
 
     async def _standalone(self, sample: Sample, ask: AskLike) -> str:
         """Return the question as somebody understands it who has not seen the history."""
-        if not sample.history:
-            return sample.question
         if sample.query and sample.query.rstrip().endswith(_ASKS):  # else words to search for
             return sample.query
         reply = await ask(task_about(sample, kinds.STANDALONE_QUESTION))

@@ -22,6 +22,7 @@ from rag_eval_otel.runtime.guard import JUDGING, LimitedLog, judging, silence
 T = TypeVar("T")
 
 _POLL: Final = 0.01  # seconds between two looks at the queue while jobs run
+_IDLE: Final = 0.5  # seconds of polling after the last job
 _GRACE: Final = 1.0  # seconds in which cancelled jobs may clean up
 
 _Call: TypeAlias = "tuple[Future[Any], list[Callable[[], Any]]]"
@@ -207,6 +208,8 @@ class BackgroundEvaluator:
         self._waiting: dict[Job, asyncio.Future[bool]] = {}  # the newest last; whether it may run
         self._is_overloaded = False
         self._tasks: set[asyncio.Task[GivenUp | None]] = set()
+        self._next_poll: asyncio.Handle
+        self._polls_until = 0.0
         self._is_stopping = False
         self._log = LimitedLog()
 
@@ -268,37 +271,34 @@ class BackgroundEvaluator:
         silence()
         JUDGING.set(self)
         self._loop = loop = asyncio.new_event_loop()
-        self._poll_now = asyncio.Event()
         asyncio.set_event_loop(loop)
         loop.set_default_executor(self._workers)
         while not self._is_stopping:
             self._take(self._queue.get())
-            serving = loop.create_task(self._serve())
-            while not serving.done():
+            self._is_idle = loop.create_future()
+            self._poll()
+            while not self._is_idle.done():
                 # A job that raises one of these stops the loop, which can be resumed.
                 with suppress(SystemExit, KeyboardInterrupt):
-                    loop.run_until_complete(serving)
+                    loop.run_until_complete(self._is_idle)
         # This closes the judge's connections.
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
         self._workers.shutdown()
 
-    async def _serve(self) -> None:
-        """Poll the queue for jobs until there have been none for a while."""
-        until = 0.0
-        while self._tasks or (self._loop.time() < until and not self._is_stopping):
-            if self._tasks:
-                until = self._loop.time() + 0.5  # seconds of polling after the last job
-            self._poll_now.clear()
-            try:
-                job = self._queue.get_nowait()
-            except queue.Empty:
-                timer = self._loop.call_later(_POLL, self._poll_now.set)
-                await self._poll_now.wait()
-                timer.cancel()
+    def _poll(self) -> None:
+        """Take a job from the queue, and poll again until there have been none for a while."""
+        if self._tasks:
+            self._polls_until = self._loop.time() + _IDLE
+        try:
+            self._take(self._queue.get_nowait())
+        except queue.Empty:
+            if self._tasks or (self._loop.time() < self._polls_until and not self._is_stopping):
+                self._next_poll = self._loop.call_later(_POLL, self._poll)
             else:
-                self._take(job)
-                await asyncio.sleep(0)  # the judge gets the first request before all have begun
+                self._is_idle.set_result(None)
+        else:  # not in a loop: the judge gets the first request before all have begun
+            self._next_poll = self._loop.call_soon(self._poll)
 
     def _take(self, job: Job | None) -> None:
         if job is None:
@@ -314,7 +314,6 @@ class BackgroundEvaluator:
         if job not in self._pending:  # a shutdown has given it up
             return None
         if not job.begin():
-            self._finish(job)
             return None
         if self._free:
             self._free -= 1
@@ -344,7 +343,8 @@ class BackgroundEvaluator:
 
     def _close(self, job: Job, task: asyncio.Task[GivenUp | None]) -> None:
         self._tasks.discard(task)
-        self._poll_now.set()  # a job that was submitted meanwhile may take its place
+        self._next_poll.cancel()
+        self._poll()  # a job that was submitted meanwhile may take its place
         if task.cancelled():
             why: GivenUp | None = "shutdown"
         elif (error := task.exception()) is not None:
@@ -356,10 +356,7 @@ class BackgroundEvaluator:
             if why is not None and job in self._pending:
                 job.give_up(why)
         finally:
-            self._finish(job)
-
-    def _finish(self, job: Job) -> None:
-        with self._changed:
-            if self._pending.pop(job, None) is not None:
-                self._bytes -= job.size
-            self._changed.notify_all()
+            with self._changed:
+                if self._pending.pop(job, None) is not None:
+                    self._bytes -= job.size
+                self._changed.notify_all()

@@ -428,9 +428,8 @@ def _observed_of_judge(options: argparse.Namespace) -> Mapping[str, Sequence[Obs
 
 def _threshold(name: str, options: argparse.Namespace) -> float | None:
     metric = METRICS[name]() if options.threshold is None and name in METRICS else None
-    threshold: float | None = getattr(
-        metric, "threshold", _HALF if options.built_in else options.threshold
-    )
+    usual = _HALF if options.built_in else options.threshold
+    threshold: float | None = getattr(metric, "threshold", usual)
     return threshold
 
 

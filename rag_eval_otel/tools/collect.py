@@ -37,16 +37,8 @@ from rag_eval_otel.export.backends.delivery import Outcome as SendOutcome
 from rag_eval_otel.judge.usage import scope
 from rag_eval_otel.live.scorer import sampling_point
 from rag_eval_otel.runtime.guard import require
-from rag_eval_otel.tools.cli.options import check_period, require_another_file, say
-from rag_eval_otel.tools.otlp import (
-    LONGEST,
-    Message,
-    TracePart,
-    as_attributes,
-    parts_of,
-    read_messages,
-    spans_of,
-)
+from rag_eval_otel.tools import otlp
+from rag_eval_otel.tools.cli.options import require_another_file, say
 from rag_eval_otel.tools.read import check_output, writing_samples
 from rag_eval_otel.tools.rows import Row, digest, iso, messages_of, moment
 from rag_eval_otel.types import Sample, Sampling, SpanRef
@@ -75,6 +67,19 @@ class Selection:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ConfigError(f"the share must be above 0 and at most 1, not {self.share!r}")
+        if self.since and self.until and self.since >= self.until:
+            raise ConfigError(f"--since {self.since} must be before --until {self.until}")
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, config: Config, **further: Any) -> Selection:
+        return cls(
+            share=options.sample_rate,
+            since=options.since,
+            until=options.until,
+            contexts_from_prompt=config.contexts_from_prompt,
+            max_text_chars=config.max_text_chars,
+            **further,
+        )
 
     def has_chosen(self, trace_id: str) -> bool:
         """Return True if the trace with this id, in hexadecimal digits, is in the share."""
@@ -144,15 +149,15 @@ class Collected:
 
 
 def collect(
-    messages: Iterable[Message], selection: Selection, counts: Collected
+    messages: Iterable[otlp.Message], selection: Selection, counts: Collected
 ) -> Iterator[CollectedTurn]:
     recent = RecentTurns()
     for parts in _traces(messages, selection, counts):
         counts.traces += 1
-        if sum(len(part.content) for part in parts) > LONGEST:
+        if sum(len(part.content) for part in parts) > otlp.LONGEST:
             counts.skipped["evicted"] += 1
             continue
-        spans = spans_of(parts, value_limit=selection.value_limit)
+        spans = otlp.spans_of(parts, value_limit=selection.value_limit)
         for outcome in read_trace(spans, selection):
             sample, turn = outcome.result, outcome.turn
             if not isinstance(sample, Sample) or turn is None:
@@ -170,12 +175,12 @@ def collect(
 
 
 def _traces(
-    messages: Iterable[Message], selection: Selection, counts: Collected
-) -> Iterable[Sequence[TracePart]]:
+    messages: Iterable[otlp.Message], selection: Selection, counts: Collected
+) -> Iterable[Sequence[otlp.TracePart]]:
     """Return the parts of each trace in ``selection``, and count the other traces."""
-    chosen: defaultdict[str, list[TracePart]] = defaultdict(list)
+    chosen: defaultdict[str, list[otlp.TracePart]] = defaultdict(list)
     others: set[str] = set()
-    for part in chain.from_iterable(map(parts_of, messages)):
+    for part in chain.from_iterable(map(otlp.parts_of, messages)):
         if selection.has_chosen(part.trace_id):
             chosen[part.trace_id].append(part)
         elif part.signal == "span":
@@ -272,7 +277,7 @@ class Source:
         """The number of scores that could not be written, by the reason."""
         self._marks: defaultdict[Ids, set[Any]] = defaultdict(set)  # and versions
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[otlp.Message]:
         """Yield the spans of the period as messages of OTLP."""
         raise NotImplementedError
 
@@ -308,9 +313,8 @@ class Source:
             span=SpanRef(trace_id=int(row.trace, 16), span_id=int(row.span, 16)),
             sampling=Sampling(probability=self._plan.share),
         )
-        annotations = list(
-            annotations_of(evaluation, explanations=self._plan.measurement.explanations)
-        )
+        explanations = self._plan.measurement.explanations
+        annotations = [*annotations_of(evaluation, explanations=explanations)]
         if annotations and not row.failed:
             metadata = {**annotations[-1].metadata, MARK: self._plan.mark}
             annotations[-1] = replace(annotations[-1], metadata=metadata)
@@ -331,7 +335,7 @@ class Phoenix(Source):
 
     key = "phoenix"
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[otlp.Message]:
         client = require("phoenix.client", "phoenix").Client()
         with self._connection():
             spans = client.spans.get_spans(
@@ -359,7 +363,7 @@ class Phoenix(Source):
 
 def _of_phoenix(span: Mapping[str, Any], project: str) -> dict[str, Any]:
     events = [
-        {"name": event["name"], "attributes": as_attributes(event.get("attributes") or {})}
+        {"name": event["name"], "attributes": otlp.as_attributes(event.get("attributes") or {})}
         for event in span.get("events") or ()
     ]
     has_failed = span.get("status_code") == "ERROR"
@@ -386,7 +390,7 @@ class MLflow(Source):
 
     key = "mlflow"
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[otlp.Message]:
         moments = ((">=", self.since), ("<", self.until))
         limits = [f"timestamp_ms {sign} {int(at.timestamp() * 1000)}" for sign, at in moments if at]
         client = require("mlflow", "mlflow").MlflowClient()
@@ -395,9 +399,8 @@ class MLflow(Source):
             require("requests", "mlflow").RequestException,
         )
         variables = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
-        connection = partial(
-            _reading, "MLflow", f"the experiment {self.name!r}", variables, *errors
-        )
+        what = f"the experiment {self.name!r}"
+        connection = partial(_reading, "MLflow", what, variables, *errors)
         with connection():
             found = client.get_experiment_by_name(self.name)
             if found is None and self.name.isdigit():
@@ -460,7 +463,7 @@ class Langfuse(Source):
 
     key = "langfuse"
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[otlp.Message]:
         require("langfuse.api", "langfuse")
         langfuse = LangfuseClient()
         variables = ("LANGFUSE_BASE_URL", *LANGFUSE_KEYS)
@@ -529,9 +532,9 @@ def _resource_span(
 ) -> dict[str, Any]:
     """Return a span with its resource in OTLP JSON; ``failure`` is the message of its status."""
     status = {} if failure is None else {"code": 2, "message": failure}
-    span = {**fields, "attributes": as_attributes(attributes), "status": status}
+    span = {**fields, "attributes": otlp.as_attributes(attributes), "status": status}
     return {
-        "resource": {"attributes": as_attributes({"service.name": service})},
+        "resource": {"attributes": otlp.as_attributes({"service.name": service})},
         "scopeSpans": [{"scope": {"name": scope}, "spans": [span]}],
     }
 
@@ -563,19 +566,11 @@ def run(options: argparse.Namespace) -> int:
     if options.output.suffix.lower() not in {".jsonl", ".ndjson"}:
         raise ConfigError(f"{options.output}: samples have lists of contexts; use .jsonl")
     require_another_file(options.output, *map(Path, options.sources), option="--output")
-    check_period(options)
     if options.value_limit is not None and options.value_limit < 1:
         raise ConfigError(f"--value-limit must be 1 or more, not {options.value_limit}")
-    config = Config.from_env()
-    selection = Selection(
-        contexts_from_prompt=config.contexts_from_prompt,
-        max_text_chars=config.max_text_chars,
-        share=options.sample_rate,
-        since=options.since,
-        until=options.until,
-        label="fail" if options.failed else "any",
-        value_limit=options.value_limit,
-    )
+    label = "fail" if options.failed else "any"
+    further = {"label": label, "value_limit": options.value_limit}
+    selection = Selection.of(options, Config.from_env(), **further)
     counts = Collected()
     with writing_samples(options.output) as write:
         for turn in collect(_messages(options), selection, counts):
@@ -589,9 +584,9 @@ def run(options: argparse.Namespace) -> int:
     return 0 if counts.samples else 1
 
 
-def _messages(options: argparse.Namespace) -> Iterator[Message]:
+def _messages(options: argparse.Namespace) -> Iterator[otlp.Message]:
     for source in options.sources:
         if names_source(source):
             yield from open_source(source, options.since, options.until).messages()
         else:
-            yield from read_messages(Path(source))
+            yield from otlp.read_messages(Path(source))

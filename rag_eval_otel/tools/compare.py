@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal
@@ -19,25 +20,9 @@ import numpy as np
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.runtime.guard import require
+from rag_eval_otel.tools import stats
 from rag_eval_otel.tools.rows import Row
 from rag_eval_otel.tools.scores import MOST_SCORES, read_scores
-from rag_eval_otel.tools.stats import (
-    MetricSummary,
-    Range,
-    Tally,
-    Totals,
-    aligned,
-    direction_named,
-    interval,
-    mean_interval,
-    mean_of,
-    named,
-    number,
-    passes,
-    scale_of,
-    signed,
-    wilson,
-)
 from rag_eval_otel.types import Score
 
 Versions = Literal["same", "any"]
@@ -76,16 +61,14 @@ class ScoredRun:
         self.rows = max(self.rows, row.index + 1)
         kept = row if self.texts == "on" else None
         for score in row.scores:
-            self.metrics.setdefault(score.name, []).append(
-                Entry(row.index, question_id, score, kept)
-            )
+            entry = Entry(row.index, question_id, score, kept)
+            self.metrics.setdefault(score.name, []).append(entry)
 
 
 def read_run(path: Path, *, metric: str | None = None, texts: Texts = "off") -> ScoredRun:
     run = ScoredRun(name=str(path), texts=texts)
-    for record in read_scores(path, metric=metric, most=MOST_SCORES):
-        if isinstance(record, Row):
-            run.add(record, record.question_id)
+    for row in read_scores(path, metric=metric, most=MOST_SCORES):
+        run.add(row, row.question_id)
     return run
 
 
@@ -117,15 +100,15 @@ class Pairs:
     def gained(self) -> int:
         return sum(b.score.value is not None and a.score.value is None for b, a in self.pairs)
 
-    def interval(self, confidence: float = 0.95) -> Range | None:
+    def interval(self, confidence: float = 0.95) -> stats.Range | None:
         """Return the confidence interval of the mean difference B - A, or None for too few scores.
 
         It is clipped to [-1, 1] if all scores are in [0, 1].
         """
-        ends = mean_interval(self.differences, confidence=confidence)
+        ends = stats.mean_interval(self.differences, confidence=confidence)
         scores = [entry.score.value for pair in self.pairs for entry in pair]
         values = [value for value in scores if value is not None]
-        if ends is None or scale_of(values, ()) is None:
+        if ends is None or stats.scale_of(values, ()) is None:
             return ends
         low, high = np.clip(ends, -1, 1).tolist()
         return low, high
@@ -156,9 +139,8 @@ def pair_scores(b: ScoredRun, a: ScoredRun, *, metric: str) -> Pairs:
             f"no row of {a.name} is in {b.name}: they have other questions or references."
             " Evaluate the same questions to compare them"
         )
-    return Pairs(
-        name=metric, pairs=pairs, only_b=len(in_b) - len(pairs), only_a=len(in_a) - len(pairs)
-    )
+    only_b, only_a = (len(side) - len(pairs) for side in (in_b, in_a))
+    return Pairs(name=metric, pairs=pairs, only_b=only_b, only_a=only_a)
 
 
 def _keyed(run: ScoredRun, metric: str) -> dict[tuple[str, int], Entry]:
@@ -195,7 +177,7 @@ class Turn:
 
     def __str__(self) -> str:
         text = f"  {shorten(self.question, _LINE, placeholder='...')}" if self.question else ""
-        return f"{self.place}  {self.a:.3f} -> {self.b:.3f}  {signed(self.b - self.a)}{text}"
+        return f"{self.place}  {self.a:.3f} -> {self.b:.3f}  {stats.signed(self.b - self.a)}{text}"
 
 
 def _turn(b: Entry, a: Entry) -> Turn:
@@ -221,13 +203,13 @@ class MetricChange:
 
     name: str
     mean: float | None
-    interval: Range | None
+    interval: stats.Range | None
     pairs: int
     unpaired: int
     higher: int
     lower: int
-    a: MetricSummary
-    b: MetricSummary
+    a: stats.MetricSummary
+    b: stats.MetricSummary
     differences: Sequence[float]
     values: tuple[Sequence[float], Sequence[float]]
     remarks: Sequence[str] = ()
@@ -237,9 +219,10 @@ class MetricChange:
     def cells(self) -> tuple[str, ...]:
         return (
             self.name,
-            *(number(self.a.mean), number(self.b.mean), signed(self.mean), interval(self.interval)),
+            *(stats.number(self.a.mean), stats.number(self.b.mean)),
+            *(stats.signed(self.mean), stats.interval(self.interval)),
             *map(str, (self.pairs, self.lower, self.higher)),
-            *(passes(side.passed, side.labelled) for side in (self.a, self.b)),
+            *(stats.passes(side.passed, side.labelled) for side in (self.a, self.b)),
         )
 
     @property
@@ -249,7 +232,7 @@ class MetricChange:
 
     def gain(self) -> float:
         """Return the mean difference, positive for the better."""
-        return (self.mean or 0.0) * (-1 if direction_named(self.name) == "low" else 1)
+        return (self.mean or 0.0) * (-1 if stats.direction_named(self.name) == "low" else 1)
 
     def turns(self) -> list[tuple[str, Sequence[Turn]]]:
         """Return the turns that got worse, and those that got better, each with a title."""
@@ -282,7 +265,7 @@ class Comparison:
 
     def __getitem__(self, name: str) -> MetricChange:
         """Return the change of the metric ``name``; a `KeyError` lists the known names."""
-        metric: MetricChange = named(self.metrics, name)
+        metric: MetricChange = stats.named(self.metrics, name)
         return metric
 
     def __repr__(self) -> str:
@@ -290,7 +273,7 @@ class Comparison:
         lines = [
             f"A: {self.name_a}, {self.rows_a} rows",
             f"B: {self.name_b}, {self.rows_b} rows",
-            aligned([COLUMNS, *(metric.cells() for metric in self.metrics)]),
+            stats.aligned([COLUMNS, *(metric.cells() for metric in self.metrics)]),
             *(f"  {metric.name}: {text}" for metric in self.metrics for text in metric.remarks),
             *(f"  {name}: only in A" for name in self.only_a),
             *(f"  {name}: only in B" for name in self.only_b),
@@ -363,15 +346,15 @@ def _comparison(b: ScoredRun, a: ScoredRun, *, versions: Versions, turns: int) -
 def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricChange:
     changes = sorted(pairs.changes(), key=lambda change: (-abs(change[0]), change[1].index))
     lower, higher = ([c for c in changes if c[0] * sign > 0] for sign in (-1, 1))
-    tallies = Tally(), Tally()
+    tallies = stats.Tally(), stats.Tally()
     for tally, run in zip(tallies, (a, b), strict=True):
         for entry in run.metrics[pairs.name]:
             tally.add(entry.score)
-    is_low = direction_named(pairs.name) == "low"
+    is_low = stats.direction_named(pairs.name) == "low"
     worse, better = (higher, lower) if is_low else (lower, higher)
     return MetricChange(
         name=pairs.name,
-        mean=mean_of(pairs.differences),
+        mean=stats.mean_of(pairs.differences),
         interval=pairs.interval(),
         pairs=len(changes),
         unpaired=len(pairs.pairs) - len(changes) + pairs.only_b + pairs.only_a,
@@ -406,7 +389,7 @@ Kind = Literal["mean", "pass rate", "difference"]
 LEVEL = 0.01
 """The share of runs that are no worse and fail nevertheless."""
 
-ANY_RANGE: Range = (-math.inf, math.inf)
+ANY_RANGE: stats.Range = (-math.inf, math.inf)
 """The range of a metric whose lowest and highest score are not known."""
 
 _LOST = 0.1  # part of the level for the test on rows that lost their score
@@ -459,14 +442,14 @@ class Verdict:
     passed: bool
     metric: str | None = None
     found: float | None = None
-    interval: Range | None = None
+    interval: stats.Range | None = None
     confidence: float = 0.95
     rows: int
     why: tuple[str, ...] = ()
 
     def cells(self) -> tuple[str, ...]:
-        found = signed(self.found) if self.kind == "difference" else number(self.found)
-        shown = interval(self.interval)
+        found = stats.signed(self.found) if self.kind == "difference" else stats.number(self.found)
+        shown = stats.interval(self.interval)
         if self.interval is not None:
             shown += f" {100 * self.confidence:.4g} %"
         return (self.condition, found, shown, str(self.rows), "pass" if self.passed else "FAIL")
@@ -490,7 +473,7 @@ class GateResult:
         return "\n".join(
             [
                 f"gate: {outcome}, {missed} of {len(self.verdicts)} conditions not met",
-                aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)]),
+                stats.aligned([_COLUMNS, *(verdict.cells() for verdict in self.verdicts)]),
                 *(f"  {each.condition}: {text}" for each in self.verdicts for text in each.why),
             ]
         )
@@ -509,7 +492,7 @@ class GateCheck:
     """
 
     def __init__(
-        self, gate: Gate, metrics: Mapping[str, Range], low: frozenset[str] = frozenset()
+        self, gate: Gate, metrics: Mapping[str, stats.Range], low: frozenset[str] = frozenset()
     ) -> None:
         self._gate, self._low = gate, low
         self._run = ScoredRun(name="this run")
@@ -536,7 +519,7 @@ class GateCheck:
         if self._baseline is not None:
             self._run.add(row, row.own_question_id)
 
-    def result(self, totals: Totals) -> GateResult:
+    def result(self, totals: stats.Totals) -> GateResult:
         """Return the verdicts on the rows added so far, whose summary is ``totals``."""
         gate = self._gate
         verdicts = []
@@ -548,7 +531,7 @@ class GateCheck:
         if gate.pass_rate is not None:
             labels = totals.verdicts["label"]
             passed, rows = labels.get("pass", 0), sum(labels.values())
-            found, ends = (passed / rows, wilson(passed, rows)) if rows else (None, None)
+            found, ends = (passed / rows, stats.wilson(passed, rows)) if rows else (None, None)
             why = _without(totals.rows - rows, "label")
             rate = gate.pass_rate
             verdicts.append(_bound_verdict("pass rate", None, rate, found, ends, rows, why))
@@ -557,14 +540,8 @@ class GateCheck:
 
     def _compare(self, name: str, drop: float) -> Verdict:
         if self._baseline is None or name not in self._run.metrics:
-            return Verdict(
-                condition=f"{name} no worse",
-                kind="difference",
-                passed=False,
-                metric=name,
-                rows=0,
-                why=("there are no rows",),
-            )
+            verdict = partial(Verdict, kind="difference", passed=False, metric=name, rows=0)
+            return verdict(condition=f"{name} no worse", why=("there are no rows",))
         pairs = pair_scores(self._run, self._baseline, metric=name)
         pairs.require_one_version(self._gate.versions)
         level = self._gate.level / len(self._gate.no_worse)
@@ -591,7 +568,7 @@ def _bound_verdict(  # noqa: PLR0917  # of two kinds
     metric: str | None,
     bound: float,
     found: float | None,
-    ends: Range | None,
+    ends: stats.Range | None,
     rows: int,
     why: tuple[str, ...],
     sign: int = 1,
@@ -644,7 +621,7 @@ def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool 
         kind="difference",
         metric=pairs.name,
         passed=len(differences) > 0 and not (is_worse or is_lost),
-        found=mean_of(differences),
+        found=stats.mean_of(differences),
         interval=ends,
         confidence=confidence,
         rows=len(differences),

@@ -44,7 +44,6 @@ from rag_eval_otel.metrics.base import Direction, Metric, direction_of, label_of
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.runtime.guard import LimitedLog, require, silence
 from rag_eval_otel.tools.cli.options import (
-    INTERRUPTED,
     measurement_for,
     print_result,
     require_another_file,
@@ -469,8 +468,7 @@ def run(options: argparse.Namespace) -> int:
                 sinks.append(stack.enter_context(add))
             totals = asyncio.run(scoring.score(dataset, *sinks))
     except KeyboardInterrupt:
-        say(f"interrupted; {_kept(cache)}")
-        return INTERRUPTED
+        raise KeyboardInterrupt(_kept(cache)) from None
     is_complete = not (totals.failed or totals.unscored or totals.stopped)
     result = None if check is None else check.result(totals)
     gate = {} if result is None else {"gate": result.to_dict()}

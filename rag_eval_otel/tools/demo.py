@@ -121,9 +121,8 @@ def build_app() -> Runnable[str, str]:
 
     inputs = {"context": retriever | joined, "question": RunnablePassthrough()}
     answers = {turn.question: turn.answer for turn in TURNS}
-    chain: Runnable[str, str] = (
-        inputs | _PROMPT | HandbookModel(answers=answers) | StrOutputParser()
-    )
+    model = HandbookModel(answers=answers)
+    chain: Runnable[str, str] = inputs | _PROMPT | model | StrOutputParser()
     return chain.with_config(run_name="handbook")
 
 
@@ -182,12 +181,6 @@ def _lines(turn: Turn, spans: Sequence[ReadableSpan]) -> Iterator[str]:
     yield from _bars(spans)
 
 
-def _totals(traces: Sequence[Sequence[ReadableSpan]], counts: Mapping[str, int]) -> Iterator[str]:
-    outcomes = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
-    passed = sum(_on(spans, semconv.EVALUATION_LABEL) == "pass" for spans in traces)
-    yield f"{len(traces)} turns ({outcomes}), {passed} pass"
-
-
 def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> int:
     """Ask the demo's questions and print the scores. Return 0 if all were exported with scores."""
     config = Config.from_env(**{"hold_seconds": _SCORE_SECONDS, **options})
@@ -223,7 +216,10 @@ def run_demo(options: Mapping[str, Any], *, write: Callable[[str], object]) -> i
     )
     remarks = [*_elsewhere(answers), *([_LEXICAL] if config.judge == "lexical" else []), _NEXT]
     lines = [line for turn, spans in turns for line in _lines(turn, spans)]
-    write("\n".join([*lines, "", *_totals(whole, counts), *remarks, ""]))
+    outcomes = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+    passed = sum(_on(spans, semconv.EVALUATION_LABEL) == "pass" for spans in whole)
+    total = f"{len(whole)} turns ({outcomes}), {passed} pass"
+    write("\n".join([*lines, "", total, *remarks, ""]))
     scored = [spans for spans in whole if _on(spans, semconv.EVALUATION_STATUS) == "scored"]
     return 0 if len(scored) == len(whole) == len(TURNS) else 1
 

@@ -23,18 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from rag_eval_otel import semconv
+from rag_eval_otel import errors, semconv
 from rag_eval_otel.config import Config
 from rag_eval_otel.environment import Signal, exporter_names
-from rag_eval_otel.errors import (
-    ConfigError,
-    JudgeAuthError,
-    JudgeError,
-    JudgeRateLimitError,
-    JudgeRequestError,
-    JudgeTimeoutError,
-    UnparsableReplyError,
-)
 from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS
 from rag_eval_otel.live.shutdown import call_at_end
@@ -81,6 +72,10 @@ def causes() -> Mapping[str, Finding]:
 def finding(cause: str, seen: str, *, level: Level | None = None) -> Finding:
     usual = causes()[cause]
     return replace(usual, level=level or usual.level, seen=seen)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda each: get_args(Level).index(each.level))
 
 
 _OF_SCORES: Final[Mapping[str, str]] = {
@@ -173,9 +168,7 @@ class _Report(SpanProcessor):
         yield f"read      {listed(stats.sources)}"
         waiting = f"; pending: {stats.pending}" if stats.pending > 0 else ""
         yield f"turns     {listed(stats.turns)}{waiting}"
-        levels = get_args(Level)
-        for each in sorted(self._findings(stats), key=lambda one: levels.index(one.level)):
-            yield str(each)
+        yield from map(str, worst_first(self._findings(stats)))
 
     def _findings(self, stats: Stats) -> Iterator[Finding]:
         yield from self._of_provider()
@@ -290,7 +283,7 @@ def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
     config: Config | None = None
     try:
         config = Config.from_env(environ)
-    except ConfigError as error:
+    except errors.ConfigError as error:
         findings.append(finding("config-invalid", str(error)))
     if config is not None and config.judge == "lexical":
         findings.append(finding("judge-lexical", "the judge is lexical"))
@@ -298,9 +291,7 @@ def diagnose(environ: Mapping[str, str], *, timeout: float) -> Diagnosis:
         seen = "sample_rate is 0: nothing is scored"
         findings.append(finding("turns-sample-rate", seen, level="problem"))
     replies, answers = asyncio.run(_check(config, otlp_endpoints(environ), timeout=timeout))
-    findings += [*from_replies(replies), *from_answers(answers)]
-    levels = get_args(Level)
-    findings.sort(key=lambda each: levels.index(each.level))
+    findings = worst_first([*findings, *from_replies(replies), *from_answers(answers)])
     return Diagnosis(versions=versions(), replies=replies, answers=answers, findings=findings)
 
 
@@ -354,11 +345,10 @@ async def _check(
     config: Config | None, endpoints: Sequence[Endpoint], *, timeout: float
 ) -> tuple[Sequence[Reply], Sequence[Answer]]:
     # Python does not wait for daemon threads at exit: one may hang in a DNS look-up.
-    asyncio.get_running_loop().set_default_executor(Workers())
+    loop, limit = asyncio.get_running_loop(), min(timeout, _EXPORT_SECONDS)
+    loop.set_default_executor(Workers())
     questions = [] if config is None else _questions(config, timeout=timeout)
-    exports = asyncio.get_running_loop().run_in_executor(
-        None, export_all, endpoints, min(timeout, _EXPORT_SECONDS)
-    )
+    exports = loop.run_in_executor(None, export_all, endpoints, limit)
     return await asyncio.gather(asyncio.gather(*questions), exports)
 
 
@@ -367,7 +357,7 @@ def _questions(config: Config, *, timeout: float) -> list[Coroutine[Any, Any, Re
 
     async def ask_judge() -> str:
         replies = await judge.reply([STATEMENTS.task({"question": _QUESTION, "answer": _ANSWER})])
-        if isinstance(replies.parts[0], JudgeError):
+        if isinstance(replies.parts[0], errors.JudgeError):
             raise replies.parts[0]
         return f"{replies.model} answers"
 
@@ -393,7 +383,7 @@ async def _reply(part: Part, name: str, question: Awaitable[str], *, timeout: fl
         text = await asyncio.wait_for(question, timeout)
     except asyncio.TimeoutError:
         text, cause = f"no reply within {timeout:g} s", "server-slow"
-    except JudgeError as error:
+    except errors.JudgeError as error:
         text = str(error)
         cause = next((c for kind, c in _CAUSES if isinstance(error, kind)), "server-unreachable")
         if cause == "key-refused" and "HTTP" not in text:
@@ -403,12 +393,12 @@ async def _reply(part: Part, name: str, question: Awaitable[str], *, timeout: fl
     return Reply(part=part, name=name, text=text, seconds=time.monotonic() - start, cause=cause)
 
 
-_CAUSES: Final[Sequence[tuple[type[JudgeError], str]]] = (
-    (JudgeAuthError, "key-refused"),
-    (JudgeRateLimitError, "rate-limited"),
-    (JudgeTimeoutError, "server-slow"),
-    (JudgeRequestError, "model-refused"),
-    (UnparsableReplyError, "reply-unusable"),
+_CAUSES: Final[Sequence[tuple[type[errors.JudgeError], str]]] = (
+    (errors.JudgeAuthError, "key-refused"),
+    (errors.JudgeRateLimitError, "rate-limited"),
+    (errors.JudgeTimeoutError, "server-slow"),
+    (errors.JudgeRequestError, "model-refused"),
+    (errors.UnparsableReplyError, "reply-unusable"),
 )
 
 
@@ -471,11 +461,13 @@ def export_nothing(endpoint: Endpoint, timeout: float) -> Answer:
     """Send a request without content by the exporter of the SDK, as the application would."""
     group = f"opentelemetry_{endpoint.signal}_exporter"
     empty: Any = MetricsData(resource_metrics=[]) if endpoint.signal == "metrics" else []
+    from opentelemetry.exporter.otlp.proto.grpc import exporter as grpc  # noqa: PLC0415  # slow
+
     with _Logged() as texts:
         try:
             exporter = next(iter(entry_points(group=group, name=endpoint.exporter))).load()
             has_succeeded = exporter(timeout=timeout).export(empty).name == "SUCCESS"
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, grpc.InvalidCompressionValueException) as error:
             has_succeeded = False
             texts.append(str(error))
     text = (texts or ["no answer"])[0].replace("\n", " ")
@@ -517,6 +509,9 @@ def from_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
     seen = f"OTEL_TRACES_SAMPLER={name}" + (f", argument {ratio}" if ratio else "")
     if name.endswith("always_off") or (name.endswith("traceidratio") and number(ratio or "1") == 0):
         yield finding("sampler-off", seen)
+    for signal, each in ((s, e) for s in _SIGNALS for e in exporter_names(s, environ)):
+        if not entry_points(group=f"opentelemetry_{signal}_exporter", name=each):
+            yield finding("exporter-missing", f"OTEL_{signal.upper()}_EXPORTER names {each}")
 
 
 def from_replies(replies: Iterable[Reply]) -> Iterator[Finding]:

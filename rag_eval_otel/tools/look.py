@@ -28,7 +28,7 @@ from rag_eval_otel.environment import Signal, first_set
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import say
 from rag_eval_otel.tools.rows import CAUSES
-from rag_eval_otel.tools.stack import Programs, started
+from rag_eval_otel.tools.stack import OTLP, Programs, configure, started
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -49,9 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if not (0 <= options.port < 2**16 and options.minutes > 0 and options.rate > 0):
         raise ConfigError("--port must be from 0 to 65535, --minutes and --rate above 0")
     if options.trace_url and not options.trace_url.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"--trace-url must begin with http:// or https://, not {options.trace_url!r}"
-        )
+        raise ConfigError(f"--trace-url must be an http(s) address, not {options.trace_url!r}")
     stopped = threading.Event()
     for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):
         signal.signal(getattr(signal, name), lambda *_: stopped.set())
@@ -59,15 +57,18 @@ def run(options: argparse.Namespace) -> int:
     from rag_eval_otel.runtime.sdk import exporters  # noqa: PLC0415
     from rag_eval_otel.tools.traffic import play  # noqa: PLC0415
 
-    look = Look(stopped=stopped, traces=options.trace_url)
+    look = Look(stopped=stopped, traces=options.trace_url or "")
     with ExitStack() as stack:
         stack.enter_context(served(look, options.port))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         programs = stack.enter_context(closing(Programs(Path(folder), stopped)))
         signals: tuple[Signal, ...] = ("traces", "metrics", "logs")
+        endpoint = None
         if not first_set(("OTEL_EXPORTER_OTLP_ENDPOINT",)):
             look.addresses = started(programs, look.begin)
             signals = signals if look.addresses else ()
+            endpoint = look.addresses.get(OTLP, "")
+        configure(endpoint)
         export = {name: [*exporters(name)] for name in signals}
         export["traces"] = [look.turns, *export.get("traces", ())]
         for name, address in look.addresses.items():
@@ -98,6 +99,8 @@ class Turns(SpanExporter):
                 self.latest = (*self.latest[1 - _KEPT :], turn)
             elif texts := [str(v) for k, v in attributes.items() if k.endswith("document.content")]:
                 self._contexts[trace] = texts
+                if len(self._contexts) > _KEPT:
+                    del self._contexts[next(iter(self._contexts))]
         return SpanExportResult.SUCCESS
 
     def worst(self) -> list[Mapping[str, Any]]:

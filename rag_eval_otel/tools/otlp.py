@@ -8,11 +8,11 @@ import zlib
 from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from io import BufferedReader
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, AnyStr, Final, Literal, TypeAlias, cast
 
@@ -121,9 +121,7 @@ def parts_in(request: Any) -> Iterator[TracePart]:
             for item in scope.spans if is_of_spans else scope.log_records:
                 has_ids = (len(item.trace_id), len(item.span_id)) == (16, 8)
                 if is_of_spans and not (has_ids and len(item.parent_span_id) in {0, 8}):
-                    raise ValueError(
-                        f"the ids of the span {item.name!r} do not have 16 and 8 bytes"
-                    )
+                    raise ValueError(f"ids of the span {item.name!r} do not have 16 and 8 bytes")
                 if is_of_spans or (has_ids and may_be_read(LogView.from_otlp(item).event)):
                     yield TracePart(
                         signal="span" if is_of_spans else "log",
@@ -177,10 +175,6 @@ def _as_value(value: Any) -> dict[str, Any]:
     return {} if value is None else {"stringValue": exportable(value)}
 
 
-def messages_in(paths: Iterable[Path]) -> Iterator[Message]:
-    return chain.from_iterable(map(read_messages, paths))
-
-
 def read_messages(path: Path) -> Iterator[Message]:
     """Yield the messages in the file ``path``, one at a time, each as it is in the file."""
     with _opened(path) as file:
@@ -225,7 +219,9 @@ def lines_of(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
 
 def _json_messages(path: Path, file: IO[bytes]) -> Iterator[Message]:
     for number, line in enumerate(lines_of(path, file), start=1):
-        message = _parsed(line.lstrip(_BLANK))
+        message = None
+        with suppress(RecursionError, ValueError):
+            message = json.loads(line.lstrip(_BLANK))
         if message is not None:
             yield _checked(message, f"{path}, line {number}")
         elif line.strip(_BLANK) and line.endswith(b"\n"):  # else a write that was cut off
@@ -233,13 +229,6 @@ def _json_messages(path: Path, file: IO[bytes]) -> Iterator[Message]:
                 f"{path}, line {number}: is not JSON; a line is a message of OTLP, as a collector's"
                 f" file exporter writes it: jq -c . {path}"
             )
-
-
-def _parsed(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (RecursionError, ValueError):
-        return None
 
 
 def _checked(message: Any, place: str) -> Message:

@@ -20,7 +20,7 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools.otlp import LONGEST, check_size, lines_of
-from rag_eval_otel.tools.rows import ORIGIN, FurtherColumn, Row, flat_columns, moment
+from rag_eval_otel.tools.rows import ORIGIN, Row, flat_columns, moment
 from rag_eval_otel.types import Evaluation, Passage, Sample
 
 Records: TypeAlias = "Iterator[tuple[int | None, Any]]"
@@ -176,9 +176,7 @@ def check_output(path: Path) -> None:
 
 
 @contextmanager
-def writing(
-    path: Path, metrics: Sequence[str], *, further: Sequence[FurtherColumn] = ()
-) -> Iterator[Write]:
+def writing(path: Path, metrics: Sequence[str], *, further: Sequence[str] = ()) -> Iterator[Write]:
     """Yield a function that writes one scored row. The file ``path`` is replaced at the end."""
     check_output(path)
     write = _WRITERS[path.suffix.lower()]
@@ -218,16 +216,14 @@ def _json_line(cells: Mapping[str, Any]) -> str:
 def _write_jsonl(
     part: Path,
     metrics: Sequence[str],  # noqa: ARG001  # each row has them
-    further: Sequence[FurtherColumn],
+    further: Sequence[str],
 ) -> Iterator[Write]:
     with part.open("w", encoding="utf-8", errors="replace") as file:
         yield lambda row: file.write(_json_line(row.to_dict(further)))
 
 
 @contextmanager
-def _write_csv(
-    part: Path, metrics: Sequence[str], further: Sequence[FurtherColumn]
-) -> Iterator[Write]:
+def _write_csv(part: Path, metrics: Sequence[str], further: Sequence[str]) -> Iterator[Write]:
     with part.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.DictWriter(file, list(flat_columns(metrics, further)))
         writer.writeheader()
@@ -241,17 +237,13 @@ def _write_csv(
         yield lambda row: writer.writerow({k: safe(v) for k, v in row.to_flat(further).items()})
 
 
-_Reader: TypeAlias = Callable[[Path], Records]
-_Writer: TypeAlias = Callable[
-    [Path, Sequence[str], Sequence[FurtherColumn]], AbstractContextManager[Write]
-]
-_READERS: Mapping[str, _Reader] = {
+_READERS: Mapping[str, Callable[[Path], Records]] = {
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
-_WRITERS: Mapping[str, _Writer] = {
+_WRITERS: Mapping[str, Callable[..., AbstractContextManager[Write]]] = {
     ".jsonl": _write_jsonl,
     ".ndjson": _write_jsonl,
     ".csv": _write_csv,
@@ -296,7 +288,7 @@ class Dataset:
             yield Row(index=index, sample=sample, evaluation=Evaluation(scores=()), **origin)
 
     @property
-    def origin(self) -> tuple[FurtherColumn, ...]:
+    def origin(self) -> tuple[str, ...]:
         is_collected = _COLLECTED in self.columns
         return tuple(name for name in ORIGIN if name in self.columns) if is_collected else ()
 
@@ -408,9 +400,7 @@ def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, st
 def check_chosen(chosen: Mapping[str, str]) -> None:
     for name in chosen:
         if name not in COLUMNS:
-            raise ConfigError(
-                f"columns names {name!r}, which is no field; there are {', '.join(COLUMNS)}"
-            )
+            raise ConfigError(f"columns: no field {name!r}; there are {', '.join(COLUMNS)}")
     if len(set(chosen.values())) < len(chosen):
         raise ConfigError(f"columns gives one column to several fields: {dict(chosen)}")
 
@@ -501,9 +491,7 @@ def _passage(item: object) -> Passage:
     if isinstance(item, Mapping):
         key = next((key for key in _TEXT_KEYS if key in item), None)
         if key is None:
-            raise ValueError(
-                f"a context must have a text ({', '.join(_TEXT_KEYS)}), not {sorted(item)}"
-            )
+            raise ValueError(f"a context needs text ({', '.join(_TEXT_KEYS)}), not {sorted(item)}")
         name, score = item.get("id"), item.get("score")
         return Passage(
             text=item[key],

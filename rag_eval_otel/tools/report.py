@@ -26,29 +26,13 @@ from rag_eval_otel import semconv
 from rag_eval_otel.config import Config
 from rag_eval_otel.drift.detector import Alarm, default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools import drawing
+from rag_eval_otel.tools import drawing, stats
 from rag_eval_otel.tools.cli.options import print_result, require_another_file
 from rag_eval_otel.tools.compare import COLUMNS, Comparison, MetricChange, Texts, compare_files
-from rag_eval_otel.tools.drawing import Curve, Unit, Upright, place_name
+from rag_eval_otel.tools.drawing import Upright
 from rag_eval_otel.tools.read import write_whole
-from rag_eval_otel.tools.rows import CAUSES, VERDICT, Row, ScoreRecord, is_offline, unit_value
+from rag_eval_otel.tools.rows import CAUSES, VERDICT, Row, is_offline, unit_value
 from rag_eval_otel.tools.scores import MOST_SCORES, read_scores
-from rag_eval_otel.tools.stats import (
-    Numbers,
-    Range,
-    Tally,
-    alarms_in,
-    direction_named,
-    interval,
-    mean_of,
-    number,
-    percent,
-    scale_of,
-    score_interval,
-    signed,
-    table,
-    weighted_mean,
-)
 from rag_eval_otel.types import Score
 
 MAX_VERSIONS: Final = 12
@@ -89,7 +73,7 @@ class Series:
     name: str
     worst: int
     points: list[Point] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    tally: stats.Tally = field(default_factory=stats.Tally)
     failed: Counter[tuple[str, str]] = field(default_factory=Counter)  # by status and reason
     thresholds: Counter[float] = field(default_factory=Counter)
     _lows: defaultdict[bool, list[tuple[float, int, Low]]] = field(
@@ -115,7 +99,7 @@ class Series:
     @property
     def is_low(self) -> bool:
         """Whether low scores are good."""
-        return direction_named(self.name) == "low"
+        return stats.direction_named(self.name) == "low"
 
     @property
     def units(self) -> list[float]:
@@ -126,7 +110,7 @@ class Series:
         lows = sorted(self._lows[declined], key=lambda entry: entry[:2], reverse=True)
         return [low for *_, low in lows]
 
-    def estimated(self) -> tuple[float, Range | None] | None:
+    def estimated(self) -> tuple[float, stats.Range | None] | None:
         """Estimate the mean of all turns if turns had different probabilities to be judged."""
         points = [point for point in self.points if not is_offline(point.version)]
         weights = np.array([point.weight for point in points])
@@ -134,7 +118,7 @@ class Series:
             return None
         if weights.max() == weights.min():
             return None
-        return weighted_mean(np.array([point.unit for point in points]), weights)
+        return stats.weighted_mean(np.array([point.unit for point in points]), weights)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,6 +138,9 @@ class FileScores:
     labels: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Row) -> None:
+        if not row.scores:
+            self.unscored[row.stored["status"]] += 1
+            return
         for score in row.scores:
             key = row.service, score.name
             if key not in self.series:
@@ -177,21 +164,19 @@ class FileScores:
 
     def __str__(self) -> str:
         named = {" of ".join(filter(None, key[::-1])): s for key, s in self.series.items()}
-        lines = [table(series.tally.summary(name) for name, series in named.items())]
+        lines = [stats.table(series.tally.summary(name) for name, series in named.items())]
         for name, series in named.items():
-            if mean := series.estimated():
-                lines.append(f"  {name}: mean of all turns {number(mean[0])} {interval(mean[1])}")
+            if estimate := series.estimated():
+                mean, ends = stats.number(estimate[0]), stats.interval(estimate[1])
+                lines.append(f"  {name}: mean of all turns {mean} {ends}")
         return "\n".join(lines)
 
 
-def collect_scores(records: Iterable[ScoreRecord], *, worst: int = 10) -> FileScores:
+def collect_scores(records: Iterable[Row], *, worst: int = 10) -> FileScores:
     """Collect ``records`` of a score file; ``worst`` lowest scores are kept for each metric."""
     scores = FileScores(worst=worst)
-    for record in records:
-        if isinstance(record, Row):
-            scores.add(record)
-        else:
-            scores.unscored[record.status] += 1
+    for row in records:
+        scores.add(row)
     return scores
 
 
@@ -200,31 +185,31 @@ class Line:
     """The scores of one version of a metric, in the order of ``at``: row numbers or times."""
 
     version: str
-    at: Numbers
-    values: Numbers
-    units: Numbers
+    at: stats.Numbers
+    values: stats.Numbers
+    units: stats.Numbers
 
     @property
     def window(self) -> int:
         return max(20, len(self.at) // 40)
 
-    def curve(self) -> Curve:
+    def curve(self) -> drawing.Curve:
         """Return the running mean at about 240 evenly spaced scores."""
-        count, scale = len(self.at), scale_of(self.values, self.units)
+        count, scale = len(self.at), stats.scale_of(self.values, self.units)
         first = min(count, self.window // 2)
         step = math.ceil((count - first + 1) / _POINTS)
         windows = [
             (float(self.at[end - 1]), self.values[max(0, end - self.window) : end])
             for end in [*range(first, count, step), count]
         ]
-        intervals = [(at, score_interval(values, scale)) for at, values in windows]
-        return Curve(
-            points=[(at, mean_of(values) or 0.0) for at, values in windows],
+        intervals = [(at, stats.score_interval(values, scale)) for at, values in windows]
+        return drawing.Curve(
+            points=[(at, stats.mean_of(values) or 0.0) for at, values in windows],
             band=[(at, ends) for at, ends in intervals if ends],
         )
 
 
-def unit_of(series: Series) -> Unit:
+def unit_of(series: Series) -> drawing.Unit:
     times = {point.time for point in series.points}
     return "time" if len(times) > 1 and not any(map(math.isnan, times)) else "row"
 
@@ -268,14 +253,14 @@ def find_drift(line: Line) -> VersionDrift:
     used = [i for i, unit in enumerate(line.units.tolist()) if valid_score(unit) is not None]
     learn = default_learn(len(used))
     marks: list[DriftMark] = []
-    for alarm in alarms_in(line.units[used].tolist(), learn=learn):
+    for alarm in stats.alarms_in(line.units[used].tolist(), learn=learn):
         at, onset = float(line.at[used[alarm.index]]), float(line.at[used[alarm.onset]])
         if not marks or marks[-1].alarm.direction != alarm.direction:
             marks.append(DriftMark(alarm, at, onset))
     return VersionDrift(marks, len(used), learn, outside=len(line.units) - len(used))
 
 
-def axis_of(values: Iterable[float]) -> Range:
+def axis_of(values: Iterable[float]) -> stats.Range:
     """Return the ends of an axis for ``values``: 0 and 1, or else a little beyond the values."""
     scores = [max(-_LARGEST, min(_LARGEST, value)) for value in values]
     low, high = min(scores, default=0.0), max(scores, default=1.0)
@@ -294,11 +279,11 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "commas": "{:,}".format,
-        "interval": interval,
-        "number": number,
-        "percent": percent,
-        "place_name": place_name,
-        "signed": signed,
+        "interval": stats.interval,
+        "number": stats.number,
+        "percent": stats.percent,
+        "place_name": drawing.place_name,
+        "signed": stats.signed,
     }
     folder = files("rag_eval_otel.tools") / "templates"
     for name, file in {"style": "style.css", "script": "tables.js"}.items():
@@ -337,11 +322,8 @@ class Shown:
         url = self.trace_url
         form = r"https?://(\{(trace|span)_id\}|[^{}])*"
         if url is not None and not ("{trace_id}" in url and re.fullmatch(form, url)):
-            raise ConfigError(
-                "the address of a trace must begin with http:// or https:// and have a place for"
-                " the id, as in http://localhost:16686/trace/{trace_id}; {span_id} is possible,"
-                f" too. Not {url!r}"
-            )
+            example = "http://localhost:16686/trace/{trace_id}, perhaps with {span_id}"
+            raise ConfigError(f"the address of a trace must be such as {example}, not {url!r}")
 
     def url_of(self, row: Row) -> str | None:
         if self.trace_url is None or not row.trace:
@@ -370,7 +352,7 @@ def _trouble(metric: Mapping[str, Any]) -> tuple[float, ...]:
     bad = "up" if series.is_low else "down"
     has_drift = any(mark.alarm.direction == bad for mark in metric["marks"][-1:])
     failing = 1 - summary.passed / summary.labelled if summary.labelled else 0
-    mean = mean_of(series.units) or 0.0
+    mean = stats.mean_of(series.units) or 0.0
     return (-has_drift, -failing, -summary.error, -mean if series.is_low else mean)
 
 
@@ -387,7 +369,7 @@ def _headline(scores: FileScores, metrics: Sequence[Mapping[str, Any]]) -> list[
     ]
     parts = changes[:_CHANGES]
     if labelled := scores.labels.total():
-        share = percent(scores.labels["pass"], labelled)
+        share = stats.percent(scores.labels["pass"], labelled)
         parts.append(f"{share} of {labelled:,} turns pass")
     if not changes and any(each.scores > each.learn for m in metrics for each in m["drift"]):
         parts.append("no drift was found")
@@ -420,11 +402,11 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
     lines = lines_of(series)
     drift = [find_drift(line) for line in lines]
     marks = [mark for each in drift for mark in each.marks]
-    scale = (scale_of(values, units) if units else None) or axis_of(values)
-    uprights = [Upright(mark.onset, "onset") for mark in marks]
-    uprights += [Upright(mark.at, "alarm", f"drift: {mark.alarm.direction}") for mark in marks]
-    uprights += [
-        Upright(float(line.at[0]), "version", f"v{n}") for n, line in enumerate(lines[1:], 2)
+    scale = (stats.scale_of(values, units) if units else None) or axis_of(values)
+    uprights = [
+        *(Upright(mark.onset, "onset") for mark in marks),
+        *(Upright(mark.at, "alarm", f"drift: {mark.alarm.direction}") for mark in marks),
+        *(Upright(float(line.at[0]), "version", f"v{n}") for n, line in enumerate(lines[1:], 2)),
     ]
     starts, ends = ([float(line.at[i]) for line in lines] or [0.0] for i in (0, -1))
     turns = []
@@ -470,7 +452,7 @@ def _low_cells(low: Low, shown: Shown) -> dict[str, _Cell]:
     row, score = low
     cells = {
         "turn": _Cell(row.place[:200], url=shown.url_of(row)),
-        "time": _Cell(None if row.time is None else place_name(row.time, "time")),
+        "time": _Cell(None if row.time is None else drawing.place_name(row.time, "time")),
         "label": _Cell(score.label),
         "cause": _Cell((row.verdict["cause"] or "")[:200]),
     }
@@ -524,9 +506,9 @@ def _change_section(metric: MetricChange, *, anchor: str) -> tuple[Any, ...]:
         cells = [
             {
                 "row": turn.place,
-                "A": number(turn.a),
-                "B": number(turn.b),
-                "B - A": signed(turn.b - turn.a),
+                "A": stats.number(turn.a),
+                "B": stats.number(turn.b),
+                "B - A": stats.signed(turn.b - turn.a),
                 "question": turn.question,
                 "answer in A": turn.answer_a,
                 "answer in B": turn.answer_b,
@@ -554,10 +536,8 @@ def run(options: argparse.Namespace) -> int:
     if options.versions is not None or options.json:
         raise ConfigError("--versions and --json need a second file: rag-eval-otel report A B")
     has_content = Config.from_env().export_content == "all"
-    shown = Shown(
-        texts=options.texts or ("on" if has_content else "off"),
-        trace_url=options.trace_url,
-    )
+    texts: Texts = options.texts or ("on" if has_content else "off")
+    shown = Shown(texts=texts, trace_url=options.trace_url)
     records = read_scores(options.file, metric=options.metric, most=MOST_SCORES)
     scores = collect_scores(records, worst=options.worst)
     sys.stdout.write(f"{options.file}: {scores.turns} turns, {len(scores.series)} metrics\n")

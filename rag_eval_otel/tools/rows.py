@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, cast
 
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Sampling, Score
@@ -17,13 +17,8 @@ from rag_eval_otel.types import Evaluation, Label, Reason, Sample, Sampling, Sco
 LEAVES: Final = ("status", "reason", "label", "threshold", "normalized", "explanation", "version")
 """The fields of a score that have a column of their own in a table, ``<metric>.<leaf>``."""
 
-_Text = Literal["question", "contexts", "answer", "reference", "history", "query"]
-_Origin = Literal["trace_id", "span_id", "time", "service"]
-FurtherColumn: TypeAlias = Literal[_Text, _Origin]
-"""A column that a score file may have besides the scores."""
-
-TEXTS: Final[tuple[FurtherColumn, ...]] = get_args(_Text)
-ORIGIN: Final[tuple[FurtherColumn, ...]] = get_args(_Origin)
+TEXTS: Final = ("question", "contexts", "answer", "reference", "history", "query")
+ORIGIN: Final = ("trace_id", "span_id", "time", "service")
 """Where a turn comes from that `rag-eval-otel collect` has read: its span, its end, its service."""
 
 VERDICT: Final = ("label", "outcome", "cause")
@@ -62,7 +57,10 @@ class Row:
     span: str = ""
     question_id: str = ""
     stored: Mapping[str, Any] = field(default_factory=dict)
-    """The label, outcome and cause in the file; which metrics decided on them is not in it."""
+    """The label, outcome and cause in the file; which metrics decided on them is not in it.
+
+    Of a turn without scores, it is the evaluation status of its span.
+    """
 
     def __getitem__(self, name: str) -> Score:
         return self.evaluation[name]
@@ -92,7 +90,7 @@ class Row:
     def failed(self) -> tuple[Score, ...]:
         return tuple(score for score in self.scores if score.status == "error")
 
-    def to_dict(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
+    def to_dict(self, further: Sequence[str] = ()) -> dict[str, Any]:
         """Return the row as a dict for JSON, with the columns that ``further`` names."""
         cells = self._cells(further).items()
         return {
@@ -100,7 +98,7 @@ class Row:
             "scores": {score.name: score.as_dict() for score in self.scores},
         }
 
-    def to_flat(self, further: Sequence[FurtherColumn] = ()) -> dict[str, Any]:
+    def to_flat(self, further: Sequence[str] = ()) -> dict[str, Any]:
         """Return the row as the cells of a table, by column name; contexts are a list as JSON."""
         flat = self._cells(further)
         flat["tokens"] = flat["tokens"] or 0
@@ -111,7 +109,7 @@ class Row:
             flat |= {f"{score.name}.{leaf}": getattr(score, leaf) for leaf in LEAVES}
         return flat
 
-    def _cells(self, further: Sequence[FurtherColumn]) -> dict[str, Any]:
+    def _cells(self, further: Sequence[str]) -> dict[str, Any]:
         sample, when, evaluation = self.sample, self.time, self.evaluation
         tokens = evaluation.usage.tokens or None
         cost = evaluation.cost if tokens else None
@@ -143,24 +141,13 @@ class Row:
         }
 
 
-def flat_columns(metrics: Sequence[str], further: Sequence[FurtherColumn] = ()) -> list[str]:
+def flat_columns(metrics: Sequence[str], further: Sequence[str] = ()) -> list[str]:
     leaves = [f"{name}{leaf}" for name in metrics for leaf in ("", *(f".{n}" for n in LEAVES))]
     return [*_HEAD, *VERDICT[1:], "tokens", "cost", "currency", *further, *leaves]
 
 
 def messages_of(sample: Sample) -> list[dict[str, str]]:
     return [{"role": role, "content": said} for role, said in sample.history]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnscoredTurn:
-    """A turn whose span was exported without scores, with its ``rag.evaluation.status``."""
-
-    service: str
-    status: str
-
-
-ScoreRecord: TypeAlias = "Row | UnscoredTurn"
 
 
 def score_from_cells(name: str, cells: Mapping[str, Any]) -> Score:
@@ -201,9 +188,7 @@ def sampling_of(value: object) -> Sampling | None:
         return None
     probability = number(value)
     if probability is None or not 0 < probability <= 1:
-        raise ConfigError(
-            f"a sampling probability must be a number above 0 and at most 1, not {value!r}"
-        )
+        raise ConfigError(f"a sampling probability must be above 0 and at most 1, not {value!r}")
     return Sampling(probability=probability)
 
 

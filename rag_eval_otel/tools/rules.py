@@ -32,6 +32,7 @@ JAEGER = (
 )
 """The traces with failed answers in the Jaeger that ``collector/docker-compose.yaml`` starts."""
 
+_TAUS = tuple(round(bound, 2) for bound in SCORE_BOUNDS)
 _MIN_SLO, _MAX_SLO = 0.5, 0.9999
 _MAX_TIME_SCALE = 300
 _ADDRESS = re.compile(r"(\{(service|metric)\}|[!-z|~])+")  # no blanks, and no other braces
@@ -43,12 +44,12 @@ _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m|h)")
 class Target:
     """A service level objective for evaluation scores, and the options of the alerts on it.
 
-    ``slo`` is the fraction of answers that should be good. An answer is bad if its score is at or
-    below ``tau``, or the bucket bound nearest to its metric's threshold in ``thresholds``. There is
-    one false alarm in ``every`` scores while the target is met. ``traces`` is an address with
-    ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers, by default
-    all but those without a part in the label of the offline judge. ``time_scale``
-    divides all times.
+    ``slo`` is the fraction of answers that should be good. An answer is bad if its score is below
+    ``tau``, or below the multiple of 0.05 nearest to its metric's threshold in ``thresholds``.
+    There is one false alarm in ``every`` scores while the target is met. ``traces`` is an address
+    with ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers, by
+    default all but those without a part in the label of the offline judge. ``time_scale`` divides
+    all times.
     """
 
     slo: float = 0.9
@@ -61,18 +62,14 @@ class Target:
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        bounds = ", ".join(f"{bound:g}" for bound in SCORE_BOUNDS)
+        taus = ", ".join(f"{tau:g}" for tau in _TAUS)
         wrong = [f"{n}={t:g}" for n, t in self.thresholds.items() if not 0 <= t <= 1]
         names = [n for n in (*self.thresholds, *self.label_metrics) if not _NAME.fullmatch(n)]
         low, high, most = _MIN_SLO, _MAX_SLO, _MAX_TIME_SCALE
         allowed: dict[str, object] = {
             f"--slo must be between {low} and {high}, not {self.slo}": low <= self.slo <= high,
-            f"--tau must be a bound of the score histogram ({bounds}), not {self.tau}": (
-                self.tau in SCORE_BOUNDS
-            ),
-            f"--every must be a number of scores above 1, not {self.every}": 1
-            < self.every
-            < math.inf,
+            f"--tau must be one of {taus}, not {self.tau}": self.tau in _TAUS,
+            f"--every must be above 1 and finite, not {self.every}": 1 < self.every < math.inf,
             f"--interval must be a time such as 30s or 1m, not {self.interval!r}": (
                 _DURATION.fullmatch(self.interval)
             ),
@@ -96,7 +93,7 @@ class Target:
 
     def bound(self, threshold: float) -> float:
         """Return the bucket bound of the score histogram that is nearest to ``threshold``."""
-        return min(SCORE_BOUNDS, key=lambda bound: (round(abs(bound - threshold), 9), bound))
+        return min(SCORE_BOUNDS, key=lambda bound: round(abs(bound - threshold), 3))
 
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
@@ -171,8 +168,7 @@ def _values(target: Target) -> dict[str, Any]:
     # The last bound is for all metrics without a threshold of their own.
     low = dict.fromkeys(_LOW, target.tau)
     chosen = [*sorted({**low, **target.thresholds}.items()), ("", target.tau)]
-    bounds = [*((name, target.bound(threshold)) for name, threshold in chosen[:-1]), chosen[-1]]
-
+    bounds = [(name, target.bound(threshold)) for name, threshold in chosen]
     options = [f" --threshold {n}={t:g}" for n, t in sorted(target.thresholds.items())]
     if target.label_metrics:
         options.append(f" --label-metrics {','.join(target.label_metrics)}")
@@ -211,7 +207,9 @@ def _values(target: Target) -> dict[str, Any]:
             for cause, alert, share in _CAUSES
         ],
         "options": "".join(options),
-        "others": "".join(f", of {n} {'above ' * (n in _LOW)}{b:g}" for n, b in bounds[:-1]),
+        "others": "".join(
+            f", of {n} {'from' if n in _LOW else 'below'} {b:.2g}" for n, b in bounds[:-1]
+        ),
         "slo": f"{target.slo:g}",
         "tau": f"{target.tau:g}",
         "every": f"{target.every:.0f}",

@@ -20,8 +20,6 @@ from rag_eval_otel.tools.rows import (
     LEAVES,
     VERDICT,
     Row,
-    ScoreRecord,
-    UnscoredTurn,
     moment,
     number,
     question_id_of,
@@ -35,9 +33,7 @@ MOST_SCORES: Final = 500_000
 """The highest number of scores for a page or a comparison, which keep all in memory."""
 
 
-def read_scores(
-    path: Path, *, metric: str | None = None, most: float = math.inf
-) -> Iterator[ScoreRecord]:
+def read_scores(path: Path, *, metric: str | None = None, most: float = math.inf) -> Iterator[Row]:
     """Yield the scores and the unscored turns in the file ``path``, OTLP JSON or a table.
 
     ``metric`` selects the scores of one metric; in a table, it may be the name of any column.
@@ -51,19 +47,16 @@ def read_scores(
     )
     for message in messages:
         if count > most:
-            msg = (
-                f"{path} has more than {most:,} scores; choose one metric by --metric, or split it"
-            )
-            raise ConfigError(msg)
+            raise ConfigError(f"{path} has over {most:,} scores; choose one metric by --metric")
         columns.update(dict.fromkeys(map(str, message)))
         try:
-            records: Iterator[ScoreRecord] = (
+            records: Iterator[Row] = (
                 _otlp_records(message, turns, metric=metric)
                 if _is_otlp(message)
                 else _table_row(message, turns.number(), metric=metric)
             )
             for record in records:
-                count += len(record.scores) if isinstance(record, Row) else 0
+                count += len(record.scores)
                 yield record
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
@@ -225,7 +218,7 @@ class _Turns:
         return is_first
 
 
-def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Iterator[ScoreRecord]:
+def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Iterator[Row]:
     """Yield the scores and the unscored turns in ``message``, each score once."""
     for is_span, parts in ((True, _parts(message, _SPANS)), (False, _parts(message, _LOGS))):
         for service, part in parts:
@@ -235,7 +228,8 @@ def _otlp_records(message: Message, turns: _Turns, *, metric: str | None) -> Ite
             evaluations = [*(_on_span if is_span else _in_event)(part, attributes)]
             status = text(attributes.get(semconv.EVALUATION_STATUS)) if is_span else None
             if not evaluations and status is not None:
-                yield UnscoredTurn(service=service, status=status)
+                stored = {"status": status}
+                yield Row(index=0, evaluation=Evaluation(scores=()), service=service, stored=stored)
             turn = turns.number(ids["trace"], ids["span"]) if evaluations else 0
             for evaluation in evaluations:
                 scores = tuple(
@@ -327,13 +321,8 @@ def _objects(attributes: Message) -> dict[str, dict[str, Any]]:
                 about = json.loads(attributes[f"{start}.metadata"])
             cells = {leaf: attributes.get(f"{start}.{leaf}") for leaf in _OF_OBJECT}
             more = about if isinstance(about, dict) else {}
-            normalized = more.get("normalized_score")
-            found[str(cells["name"])] = {
-                **more,
-                **cells,
-                "value": cells["score"],
-                "normalized": normalized,
-            }
+            scores = {"value": cells["score"], "normalized": more.get("normalized_score")}
+            found[str(cells["name"])] = {**more, **cells, **scores}
     return found
 
 

@@ -18,6 +18,8 @@ from typing import Final
 from rag_eval_otel.environment import otlp_variables
 from rag_eval_otel.tools.cli.options import say
 
+OTLP: Final = "OTLP for your own application"
+
 _START_SECONDS: Final = 30.0
 _END_SECONDS: Final = 5.0
 _BUILD_SECONDS: Final = 2.0  # a collector that is built already is found in less
@@ -33,6 +35,8 @@ class Programs:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def launch(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
+        others = otlp_variables()  # of the user's own application, also its keys
+        environ = {name: value for name, value in os.environ.items() if name not in others}
         # A signal only sets `stopped`, so none comes between the start and the list.
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603  # the commands are ours
@@ -40,7 +44,7 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PATH": _PLACES},
+                env={**environ, "PATH": _PLACES},
                 cwd=self.folder,
                 start_new_session=True,  # ^C is for us, and we end them
             )
@@ -75,40 +79,43 @@ class Programs:
                     process.wait(max(0.1, deadline - time.monotonic()))
 
 
+def configure(endpoint: str | None) -> None:
+    """Let the SDK of this process export soon; to ``endpoint`` and not the user's, if it is set."""
+    if endpoint is not None:
+        for name in otlp_variables():
+            del os.environ[name]
+        os.environ |= {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1"),
+        }
+    os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", "1000")
+    os.environ.setdefault("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # a dead endpoint delays the end
+
+
 def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, str]:
     """Start what is installed, and return the addresses by name, none without a collector.
 
-    The collector's address is set as the OTLP endpoint of this process. ``begin`` gets a text while
-    the collector is built.
+    ``begin`` gets a text while the collector is built.
     """
-    for name in otlp_variables():  # those of the user's own application, also its keys
-        del os.environ[name]
     prometheus = _installed("prometheus")
     collector = _built(programs, begin) if prometheus else None
-    grpc, otlp, health, apps, spans, own, server, manager = _free_addresses(8)
     if collector is None or prometheus is None:
         say("the page shows the scores and turns of this process, without dashboards and alerts")
         return {}
-    os.environ |= {
-        "RAG_GRPC": grpc,
-        "RAG_HTTP": otlp,
-        "RAG_HEALTH": health,
-        "RAG_METRICS_APPS": apps,
-        "RAG_METRICS_SPANS": spans,
-        "RAG_SELF_PORT": own.rpartition(":")[2],
-        "RAG_QUEUE": str(programs.folder / "queue"),
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{otlp}",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_BSP_SCHEDULE_DELAY": "1000",
-        **{name: f"127.0.0.1,{os.environ.get(name, '')}" for name in ("no_proxy", "NO_PROXY")},
-    }
+    grpc, otlp, health, apps, spans, own, server, manager = _free_addresses(8)
+    variables = (
+        *(f"RAG_GRPC={grpc}", f"RAG_HTTP={otlp}", f"RAG_HEALTH={health}"),
+        *(f"RAG_METRICS_APPS={apps}", f"RAG_METRICS_SPANS={spans}"),
+        *(f"RAG_SELF_PORT={own.rpartition(':')[2]}", f"RAG_QUEUE={programs.folder / 'queue'}"),
+    )
     configs = [_source(name) for name in ("gateway.yaml", "content.yaml", "scores.yaml")]
     # Without a backend for traces, the gateway counts scores and drops the spans.
     drop = () if "RAG_TRACES" in os.environ else (_DROP,)
-    options = [f"--config={config}" for config in (*configs, *drop)]
-    if not programs.start("collector", collector, *options, ready=health):
+    command = ["env", *variables, collector, *(f"--config={each}" for each in (*configs, *drop))]
+    if not programs.start("collector", *command, ready=health):
         return {}
-    addresses = {"OTLP for your own application": f"http://{otlp}"}
+    addresses = {OTLP: f"http://{otlp}"}
     if alertmanager := _installed("prometheus-alertmanager", "alertmanager"):
         options = [
             f"--config.file={_source('look/alertmanager.yaml')}",
@@ -118,22 +125,34 @@ def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, 
         ]
         if programs.start("Alertmanager", alertmanager, *options, ready=manager):
             addresses["Alertmanager"] = f"http://{manager}"
-    text = _source("look/prometheus.yaml").read_text(encoding="utf-8")
-    hosts = {"alertmanager:9093": manager, "gateway:8889": apps, "gateway:8890": spans}
-    for host, address in {**hosts, "gateway:8888": own}.items():
-        text = text.replace(host, address)
-    (programs.folder / "prometheus.yaml").write_text(text, encoding="utf-8")
-    shutil.copy(_source("look/rules.yaml"), programs.folder)
-    options = [
-        f"--config.file={programs.folder / 'prometheus.yaml'}",
-        f"--storage.tsdb.path={programs.folder / 'metrics'}",
-        f"--web.listen-address={server}",
-        "--enable-feature=exemplar-storage",
-        "--rules.alert.resend-delay=1s",
-    ]
+    options = _prometheus_options(
+        programs.folder,
+        {
+            "alertmanager:9093": manager,
+            "gateway:8888": own,
+            "gateway:8889": apps,
+            "gateway:8890": spans,
+        },
+    )
+    options.append(f"--web.listen-address={server}")
     if programs.start("Prometheus", prometheus, *options, ready=server):
         addresses["Prometheus"] = f"http://{server}"
     return addresses
+
+
+def _prometheus_options(folder: Path, hosts: Mapping[str, str]) -> list[str]:
+    """Write the configuration, in which each of ``hosts`` has its address, to ``folder``."""
+    text = _source("look/prometheus.yaml").read_text(encoding="utf-8")
+    for host, address in hosts.items():
+        text = text.replace(host, address)
+    (folder / "prometheus.yaml").write_text(text, encoding="utf-8")
+    shutil.copy(_source("look/rules.yaml"), folder)
+    return [
+        f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'metrics'}",
+        "--enable-feature=exemplar-storage",
+        "--rules.alert.resend-delay=1s",
+    ]
 
 
 def _installed(*names: str) -> str | None:

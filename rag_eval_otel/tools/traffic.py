@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
@@ -53,13 +55,10 @@ PHASES = (
 
 def planned(turns: int) -> Iterator[tuple[Phase, Turn]]:
     """Yield the phase and the question of each turn, in cycles of ``turns`` turns."""
-    ends, end = [], 0.0
-    for phase in PHASES:
-        end += phase.share
-        ends.append((round(end * turns), phase))
+    ends = [round(end * turns) for end in accumulate(phase.share for phase in PHASES)]
     while True:
         for number in range(turns):
-            phase = next((phase for until, phase in ends if number < until), PHASES[-1])
+            phase = PHASES[bisect_right(ends, number)]
             is_bad = number % phase.bad_every == phase.bad_every - 1
             among = _BAD if is_bad else _GOOD
             yield phase, among[number // (phase.bad_every if is_bad else 1) % len(among)]

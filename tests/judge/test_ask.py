@@ -18,7 +18,7 @@ from rag_eval_otel.errors import (
     UnparsableReplyError,
 )
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.ask import Ask, group_tasks
+from rag_eval_otel.judge.ask import Ask, Question, grouped
 from rag_eval_otel.judge.tasks import Judge, Rating, Statements, Task, may_share
 from rag_eval_otel.metrics import METRIC_SETS
 from rag_eval_otel.metrics.base import Metric
@@ -79,11 +79,11 @@ GROUP = st.lists(st.sampled_from(EVERY), max_size=8, unique=True)
 @given(group=GROUP, share_requests=st.booleans())
 def test_grouping_keeps_tasks_and_rules(group: list[Task[Any]], *, share_requests: bool) -> None:
     """Each task is in exactly one request, and with none that it must not see."""
-    requests = group_tasks(group, share_requests=share_requests)
-    assert sorted(map(repr, group)) == sorted(repr(task) for one in requests for task in one)
+    requests = grouped([*map(Question, group)], share_requests=share_requests)
+    assert sorted(map(repr, group)) == sorted(repr(each.task) for one in requests for each in one)
     for request in requests:
         assert share_requests or len(request) == 1
-        assert all(may_share(one, two) for one in request for two in request if one is not two)
+        assert all(may_share(a.task, b.task) for a in request for b in request if a is not b)
 
 
 def test_only_what_does_not_parse_is_asked_again() -> None:
@@ -253,8 +253,8 @@ def test_the_online_set_takes_three_requests(turns: list[int]) -> None:
     evaluation = in_virtual_time(lambda _: scored(judge, "online"))
     assert evaluation.usage.judge_requests == 3
     assert [score.reason for score in evaluation.scores] == [None] * 5
-    last = {"similarities", "addressed", "intent_fulfilment"}
-    assert set(judge.requests[2][1]) == last
+    assert judge.requests[0][1][:2] == ["supported", "relevant_contexts"], "asked alone"
+    assert set(judge.requests[2][1]) == {"similarities", "addressed", "intent_fulfilment"}
 
 
 @pytest.mark.parametrize(("timeout", "patience"), [(100, 5), (20, 5), (8, 2)])

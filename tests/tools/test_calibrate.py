@@ -233,14 +233,6 @@ def test_written_thresholds_can_be_read(tmp_path: Path) -> None:
     assert read_thresholds(tmp_path / "chosen.toml") == pytest.approx(dict.fromkeys(names, 0.3))
 
 
-def test_command_names_file_row_and_line(tmp_path: Path) -> None:
-    """The error for an unreadable cell says where it is."""
-    path = tmp_path / "labels.jsonl"
-    path.write_text('{"score": 1, "label": 1}\n\n{"score": 1, "label": "meh"}\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"labels.jsonl, row 1 \(line 3\), score: the label must"):
-        run(path)
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -20,7 +20,7 @@ from rag_eval_otel.capture.span import Span
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.collect import Collected, CollectedTurn, Selection, collect
-from rag_eval_otel.tools.otlp import as_attributes, messages_in
+from rag_eval_otel.tools.otlp import as_attributes, read_messages
 from rag_eval_otel.tools.read import open_dataset
 from rag_eval_otel.types import Sample
 from replay import Recording, ReplayedSpan, load, replay
@@ -164,7 +164,7 @@ def test_each_form_of_file_gives_the_turn(tmp_path: Path, form: str) -> None:
     """Compressed or not, in lines or not, also while the collector writes on."""
     path = tmp_path / "traces"
     path.write_bytes(FORMS[form](messages(turn_spans())))
-    (turn,) = collected(messages_in([path]))
+    (turn,) = collected(read_messages(path))
     assert (turn.sample.question, turn.sample.answer) == (ASKED, TOLD)
     assert [passage.text for passage in turn.sample.contexts] == [PAGE]
     assert (turn.trace_id, turn.span_id, turn.service) == (f"{0xA:032x}", f"{1:016x}", "shop")
@@ -187,7 +187,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> N
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=says):
-        collected(messages_in([path]))
+        collected(read_messages(path))
 
 
 @pytest.mark.parametrize(
@@ -356,4 +356,4 @@ def test_a_time_that_cannot_be_read_is_refused(capsys: pytest.CaptureFixture[str
     """With an example."""
     with pytest.raises(SystemExit, match="2"):
         main(["collect", "-o", "rows.jsonl", "a.json", "--since", "soon"])
-    assert "must be a time such as 2026-11-22" in capsys.readouterr().err
+    assert "must be a time, as 2026-11-22T09:00Z" in capsys.readouterr().err

@@ -210,7 +210,7 @@ def test_contexts_in_a_cell(cell: object, texts: tuple[str, ...]) -> None:
         ({"user_input": [{"role": "user"}]}, "column 'user_input': must be text, not list"),
         ({"contexts": 7}, "column 'contexts': must be a list of texts, or one text, not int"),
         ({"contexts": [7]}, "each context must be text, not int"),
-        ({"contexts": [{"body": "a"}]}, "a context must have a text"),
+        ({"contexts": [{"body": "a"}]}, "a context needs text"),
         ({"contexts": "['a' 'b']"}, "looks like a list"),
         ({"retrieved_ids": "a,b"}, "must be a list of ids"),
         ({"rubric": "good"}, "must be a mapping to texts"),

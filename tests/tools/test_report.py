@@ -175,7 +175,7 @@ def test_an_address_without_an_id(
     path = turns(tmp_path / "scores.jsonl")
     page = str(tmp_path / "page.html")
     assert main(["report", str(path), "-o", page, "--trace-url", url]) == 2
-    assert "as in http://localhost:16686/trace/{trace_id}" in capsys.readouterr().err
+    assert "such as http://localhost:16686/trace/{trace_id}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.metrics.base import label_of
 from rag_eval_otel.semconv import SCORE_BOUNDS
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.rules import TIMES, WINDOWS, Target, render
 
 ROOT = Path(__file__).parents[2]
+TAUS = [round(bound, 2) for bound in SCORE_BOUNDS]
 
 TARGETS = st.builds(
     Target,
     slo=st.floats(0.5, 0.9999),
-    tau=st.sampled_from(SCORE_BOUNDS),
+    tau=st.sampled_from(TAUS),
     every=st.integers(100, 10**9),
     interval=st.sampled_from(["500ms", "1s", "30s", "5m", "1h"]),
 )
@@ -75,6 +78,15 @@ def test_rules_follow_the_target(target: Target) -> None:
             before[rule.get("record")] += 1
 
 
+def test_a_bucket_counts_what_a_label_says() -> None:
+    """A score at a threshold is above its bucket; where low scores are good, it fails."""
+    for tau, parts in product(TAUS, range(1, 13)):
+        for score in (number / parts for number in range(parts + 1)):
+            is_below = score <= Target().bound(tau)
+            assert label_of(score, tau) == ("fail" if is_below else "pass")
+            assert label_of(score, tau, "low") == ("pass" if is_below else "fail")
+
+
 def test_each_alert_says_what_to_do() -> None:
     """Each alert has a summary and a description, and the documentation lists it."""
     alerts = [rule for rule in rules_of(Target()) if "alert" in rule]
@@ -92,8 +104,8 @@ def test_each_alert_says_what_to_do() -> None:
     ("options", "told"),
     [
         ({"slo": 1.0}, "--slo must be between 0.5 and 0.9999, not 1.0"),
-        ({"tau": 0.33}, r"--tau must be a bound of the score histogram \(0.05, 0.1, .* not 0.33"),
-        ({"every": 1.0}, "--every must be a number of scores above 1"),
+        ({"tau": 0.33}, "--tau must be one of 0.05, 0.1, .* not 0.33"),
+        ({"every": 1.0}, "--every must be above 1"),
         ({"interval": "soon"}, "--interval must be a time such as 30s or 1m, not 'soon'"),
         ({"traces": "http://a/\nb"}, "--traces must be an address without blanks"),
         ({"traces": "http://a/{{ $labels.x }}"}, "--traces must be an address"),
@@ -121,23 +133,22 @@ def test_time_scale_divides_all_times() -> None:
     assert [rule.get("record", rule.get("alert")) for rule in quick] == [
         rule.get("record", rule.get("alert")) for rule in usual
     ]
-    (group,) = yaml.safe_load(render(Target(time_scale=60)))["groups"]
-    assert group["interval"] == "1s"
-    windows = {window: seconds for rule in quick for window, seconds in _windows_of(rule)}
-    assert windows == {"5m": "5", "30m": "30", "1h": "60", "2h": "120", "6h": "360"} | {
-        "1d": "1440",
-        "3d": "4320",
-    }
-    assert {rule["for"] for rule in quick if "for" in rule} == {"5s", "10s", "15s"}
-    assert not re.search(r"\[\d+[mhd]\]|offset \d+[mhd]\b", render(Target(time_scale=60)))
-    assert "--time-scale 60`" in render(Target(time_scale=60))
-
-
-def _windows_of(rule: dict[str, Any]) -> list[tuple[str, str]]:
-    name = rule.get("record", "").partition("rag_evaluation:count:increase")[2]
-    return [
-        (name, seconds) for seconds in re.findall(r"score_count\[(\d+)s\]", rule["expr"]) if name
+    text = render(Target(time_scale=60))
+    assert yaml.safe_load(text)["groups"][0]["interval"] == "1s"
+    windows = re.findall(r"count:increase(\w+)\n.*\n.*score_count\[(\w+)\]", text)
+    assert [seconds for _, seconds in windows] == [
+        "5s",
+        "30s",
+        "60s",
+        "120s",
+        "360s",
+        "1440s",
+        "4320s",
     ]
+    assert [window for window, _ in windows] == [*WINDOWS]
+    assert {rule["for"] for rule in quick if "for" in rule} == {"5s", "10s", "15s"}
+    assert not re.search(r"\[\d+[mhd]\]|offset \d+[mhd]\b", text)
+    assert "--time-scale 60`" in text
 
 
 EVERY, RUNS = 2000, 500

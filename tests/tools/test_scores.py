@@ -12,7 +12,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from live import attached, retrieved
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.tools.rows import Row, UnscoredTurn, flat_columns, unit_value
+from rag_eval_otel.tools.rows import Row, flat_columns, unit_value
 from rag_eval_otel.tools.scores import metric_names, moment, read_scores
 from rag_eval_otel.types import Evaluation, Sample, Score
 from score_files import event, exported, jsonl, otlp_json, page_of, span
@@ -32,7 +32,7 @@ EVALUATED = Row(
 
 
 def rows_of(path: Path, **options: Any) -> list[Row]:
-    return [record for record in read_scores(path, **options) if isinstance(record, Row)]
+    return [record for record in read_scores(path, **options) if record.scores]
 
 
 def written(suffix: str, folder: Path) -> Path:
@@ -98,7 +98,7 @@ def test_unscored_turns_are_records(tmp_path: Path) -> None:
     """Also of a file in which another metric is selected."""
     requests = [span(1, f__score=0.5), span(2, status="overload")]
     _, unscored = read_scores(jsonl(tmp_path / "a.jsonl", requests))
-    assert unscored == UnscoredTurn(service="shop", status="overload")
+    assert (unscored.service, unscored.stored) == ("shop", {"status": "overload"})
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_exported_turns_are_read(form: Any, tmp_path: Path) -> None:
         alone = jsonl(tmp_path / "spans.json", exported(app)[:1])
     first = evaluations[0]
     for file in (path, alone):
-        rows = [record for record in read_scores(file) if isinstance(record, Row)]
+        rows = [record for record in read_scores(file) if record.scores]
         assert {row.place for row in rows} == {
             f"trace {each.span.trace_id:032x}" for each in evaluations if each.span
         }
@@ -189,7 +189,7 @@ def test_late_scores_are_read_as_those_of_the_turn(tmp_path: Path) -> None:
         search.end()
         assert app.handle.flush()
         path = jsonl(tmp_path / "late.json", [otlp_json(encode_spans(app.carriers()))])
-    (row,) = [record for record in read_scores(path) if isinstance(record, Row)]
+    (row,) = [record for record in read_scores(path) if record.scores]
     assert row.span == f"{chain.get_span_context().span_id:016x}"
     assert {"faithfulness", "context_relevance"} <= {score.name for score in row.scores}
     assert row.evaluation.judge == "fake"
@@ -198,7 +198,7 @@ def test_late_scores_are_read_as_those_of_the_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([{"scores": {"f": 0.5, "g": 0.5}}] * 3, "has more than 3 scores; choose one metric by"),
+        ([{"scores": {"f": 0.5, "g": 0.5}}] * 3, "has over 3 scores; choose one metric by"),
         ([{"scores": {"f": {"score": 0.5}}}], "neither value nor status: another version wrote"),
         ([{"scores": [{"name": "f", "value": 0.5}]}], "has no scores; use score, scores, or a"),
     ],

@@ -47,7 +47,7 @@ def scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rows_of(path: Path) -> list[Row]:
-    return [each for each in read_scores(path) if isinstance(each, Row)]
+    return [*read_scores(path)]
 
 
 def test_summary_and_file_have_verdicts(scores: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -13,14 +12,13 @@ from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.documents import passages_in, passages_in_text
 from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import Kind, Step
-from rag_eval_otel.capture.values import Lost, question_in
+from rag_eval_otel.capture.values import Lost, at, question_in
 
 
 def _adk_step(view: Span, of: Kind) -> Step:
     if of == "tool":
-        outputs = value(view, "output.value")
-        response = outputs.get("response") if isinstance(outputs, Mapping) else None
-        if isinstance(response, Mapping):
+        response = at(value(view, "output.value"), "response")
+        if isinstance(response, dict):
             view = replace(view, attributes={**view.attributes, "output.value": response})
     step = openinference.to_step(view, of)
     if of == "llm" and view.name.startswith("invoke_agent") and view.end is not None:
@@ -39,7 +37,7 @@ def _crewai_step(view: Span, of: Kind) -> Step:
         return step
     inputs, outputs = value(view, "input.value"), value(view, "output.value")
     question = None if isinstance(inputs, Lost) else _question(inputs, outputs)
-    raw = outputs.get("raw") if isinstance(outputs, Mapping) else None
+    raw = at(outputs, "raw")
     return replace(
         step,
         input=step.input if question is None else question,
@@ -49,13 +47,13 @@ def _crewai_step(view: Span, of: Kind) -> Step:
 
 def _question(inputs: Any, outputs: Any) -> str | None:
     """Return the message to an agent, the input of a crew, or the description of the only task."""
-    if isinstance(inputs, Mapping) and "agent" not in inputs:
+    if isinstance(inputs, dict) and "agent" not in inputs:
         messages = inputs.get("messages")
         question = messages if isinstance(messages, str) else question_in(inputs)
         if question is not None:
             return question
-    tasks = outputs.get("tasks_output", [outputs]) if isinstance(outputs, Mapping) else []
-    described = [task.get("description") for task in tasks if isinstance(task, Mapping)]
+    tasks = outputs.get("tasks_output", [outputs]) if isinstance(outputs, dict) else []
+    described = [task.get("description") for task in tasks if isinstance(task, dict)]
     return described[0] if len(described) == 1 and isinstance(described[0], str) else None
 
 
@@ -75,11 +73,11 @@ def _dspy_step(view: Span, of: Kind) -> Step:
     if of == "llm":
         return step
     inputs = value(view, "input.value")
-    if isinstance(inputs, Mapping):
+    if isinstance(inputs, dict):
         inputs = inputs.get("input_args", inputs.get("kwargs", inputs))
-        inputs = inputs if isinstance(inputs, Mapping) else {}
+        inputs = inputs if isinstance(inputs, dict) else {}
     step = replace(step, input=None if isinstance(inputs, Lost) else question_in(inputs))
-    if not (step.input and isinstance(inputs, Mapping) and _INNERMOST.fullmatch(view.name)):
+    if not (step.input and isinstance(inputs, dict) and _INNERMOST.fullmatch(view.name)):
         return step
     context = next((inputs[name] for name in _CONTEXT if inputs.get(name)), None)
     documents = passages_in_text(context) if isinstance(context, str) else passages_in(context)
@@ -91,10 +89,16 @@ def _dspy_step(view: Span, of: Kind) -> Step:
 def _smolagents_step(view: Span, of: Kind) -> Step:
     step = openinference.to_step(view, of)
     inputs = value(view, "input.value")
-    if of in {"agent", "chain"} and isinstance(inputs, Mapping):
+    if of in {"agent", "chain"} and isinstance(inputs, dict):
         task = inputs.get("task")
         return replace(step, input=task if isinstance(task, str) else None)
     return step
+
+
+def with_chat_history(step: Step) -> Step:
+    """Return ``step`` without a history of smolagents, in which calls of tools are texts, too."""
+    is_of_agent = any(message.text.startswith("New task:\n") for message in step.history)
+    return replace(step, history=()) if is_of_agent else step
 
 
 def _strands_step(view: Span, of: Kind) -> Step:
@@ -103,7 +107,7 @@ def _strands_step(view: Span, of: Kind) -> Step:
     blocks = value(view, "gen_ai.tool.call.result")
     if of == "tool" and isinstance(blocks, list):
         typed = [
-            {"type": "text", **b} if isinstance(b, Mapping) and set(b) == {"text"} else b
+            {"type": "text", **b} if isinstance(b, dict) and set(b) == {"text"} else b
             for b in blocks
         ]
         view = replace(view, attributes={**view.attributes, "gen_ai.tool.call.result": typed})

@@ -168,15 +168,15 @@ def _of_events(view: Span) -> tuple[Any, Any]:
         return CUT, CUT
     for log in view.logs:
         role, body = log.event.removeprefix("gen_ai.").removesuffix(".message"), log.body
-        if log.event == "gen_ai.choice" and isinstance(body, Mapping):
+        if log.event == "gen_ai.choice" and isinstance(body, dict):
             choices.append(body)
-        elif log.event.endswith(".message") and isinstance(body, Mapping):
+        elif log.event.endswith(".message") and isinstance(body, dict):
             shown.append(plain({"role": body.get("role", role), **body}))
     first = min(choices, key=build.index_of, default=None)
     if first is None:
         return shown or None, None
     message = first.get("message")  # a chat message, a text or content blocks
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         message = {"role": "assistant", "content": message}
     return shown or None, plain(message)
 

@@ -77,20 +77,20 @@ def _value(view: Span, *keys: str) -> Any:
 
 
 def _windows_in(outputs: Any) -> tuple[Passage, ...]:
-    windows = outputs.get("context_windows") if isinstance(outputs, Mapping) else None
+    windows = outputs.get("context_windows") if isinstance(outputs, dict) else None
     texts = windows if isinstance(windows, list) else []
     return tuple(Passage(text=text) for text in texts if isinstance(text, str))
 
 
 def query_of(inputs: Any) -> Any:
     """Return the question in a pipeline's ``inputs``; None if components got different ones."""
-    if not isinstance(inputs, Mapping):
+    if not isinstance(inputs, dict):
         return inputs
     inputs = inputs.get("data", inputs)
     for parts in (inputs.values(), [inputs]):
         questions = set[str]()
         for part in parts:
-            if isinstance(part, Mapping):
+            if isinstance(part, dict):
                 texts = [part[key] for key in _QUERIES if isinstance(part.get(key), str)]
                 if isinstance(part.get("messages"), list):
                     texts.append(question_in(part))
@@ -102,9 +102,9 @@ def query_of(inputs: Any) -> Any:
 
 def answer_of_components(outputs: Any) -> Any:
     """Return the only answer in ``outputs``, or None. The one of an answer builder goes first."""
-    if not isinstance(outputs, Mapping):
+    if not isinstance(outputs, dict):
         return outputs
-    built = [part for part in outputs.values() if isinstance(part, Mapping) and "answers" in part]
+    built = [part for part in outputs.values() if isinstance(part, dict) and "answers" in part]
     parts = built or outputs.values()
     texts = {text for part in parts if (text := answer_in(_answers(part)))}
     return next(iter(texts)) if len(texts) == 1 else None
@@ -112,16 +112,16 @@ def answer_of_components(outputs: Any) -> Any:
 
 def _answers(outputs: Any) -> Any:
     """Return the built answer, first reply or last message in ``outputs``, else ``outputs``."""
-    if not isinstance(outputs, Mapping):
+    if not isinstance(outputs, dict):
         return outputs
     answers = outputs.get("answers")
     if isinstance(answers, list) and answers:
         first = answers[0]
-        inner = first.get("init_parameters", first) if isinstance(first, Mapping) else None
-        return inner.get("data", inner.get("answer")) if isinstance(inner, Mapping) else None
+        inner = first.get("init_parameters", first) if isinstance(first, dict) else None
+        return inner.get("data", inner.get("answer")) if isinstance(inner, dict) else None
     if isinstance(outputs.get("replies"), list):
         return build.reply_in({"replies": outputs["replies"]})[0]
-    if isinstance(outputs.get("last_message"), Mapping):
+    if isinstance(outputs.get("last_message"), dict):
         return build.reply_in(outputs["last_message"])[0]
     return outputs
 
@@ -178,10 +178,10 @@ def _openinference_step(view: Span, of: Kind) -> Step:
         return build.retrieval(view, inputs=inputs, documents=_documents(outputs), kind=of)
     if of == "tool":
         return build.tool(view, inputs=inputs, outputs=outputs)
-    if isinstance(inputs, Mapping) and set(inputs) <= {"data", "include_outputs_from"}:
+    if isinstance(inputs, dict) and set(inputs) <= {"data", "include_outputs_from"}:
         inputs, outputs = query_of(inputs), answer_of_components(outputs)
     step = build.chain(view, of, inputs=inputs, outputs=_answers(outputs))
-    listed = raw.get("documents") if isinstance(raw, Mapping) else None
+    listed = raw.get("documents") if isinstance(raw, dict) else None
     items = listed if isinstance(listed, list) else []
     reprs = [_DOCUMENT.match(item) for item in items if isinstance(item, str)]
     return replace(step, kept_ids=tuple(match[1] for match in reprs if match is not None))
@@ -190,7 +190,7 @@ def _openinference_step(view: Span, of: Kind) -> Step:
 def _llm(view: Span, inputs: Any) -> Step:
     """Read a model call. OpenInference's messages lack tool results, which the reprs have."""
     step = openinference.to_step(view, "llm")
-    messages = inputs.get("messages") if isinstance(inputs, Mapping) else None
+    messages = inputs.get("messages") if isinstance(inputs, dict) else None
     if all(result.text for result in step.tool_results) or not isinstance(messages, list):
         return step
     full = build.llm(view, messages=messages, reply=None)
@@ -200,7 +200,7 @@ def _llm(view: Span, inputs: Any) -> Step:
 
 def _documents(outputs: Any) -> Any:
     """Return the documents in the reprs that a component returned, None, or `CUT` if one is cut."""
-    if not isinstance(outputs, Mapping):
+    if not isinstance(outputs, dict):
         return outputs
     windows = _windows_in(outputs)
     listed = outputs.get("documents")
@@ -221,7 +221,7 @@ def _documents(outputs: Any) -> Any:
 def _parsed(data: Any) -> Any:
     if isinstance(data, list):
         return [_parsed(item) for item in data]
-    if isinstance(data, Mapping):
+    if isinstance(data, dict):
         return {key: _parsed(item) for key, item in data.items()}
     if not isinstance(data, str):
         return data

@@ -73,7 +73,7 @@ def _to_step(view: Span, of: Kind) -> Step:
 def _reply(view: Span) -> Any:
     blocks = _get(view, "LLMChatEnd", "response.message.blocks")
     if isinstance(blocks, list):
-        return "".join(str(b.get("text") or "") for b in blocks if isinstance(b, Mapping))
+        return "".join(str(b.get("text") or "") for b in blocks if isinstance(b, dict))
     deltas = [str(values.get("delta") or "") for values in _named(view, "StreamChatDelta")]
     if deltas and _named(view, "StreamChatEnd"):
         return "".join(deltas)
@@ -130,7 +130,7 @@ def _openinference_step(view: Span, of: Kind) -> Step:
     step = openinference.to_step(view, of)
     outputs = value(view, "output.value")
     of_responses = {"messages", "response", "response_gen", "source_nodes", "sources"}
-    is_structured = isinstance(outputs, Mapping) and of_responses.isdisjoint(outputs)
+    is_structured = isinstance(outputs, dict) and of_responses.isdisjoint(outputs)
     if step.output is None and is_structured and _ANSWERS.search(view.name):
         return replace(step, output=word(view, "output.value"))
     return step

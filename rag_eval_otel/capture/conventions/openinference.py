@@ -126,9 +126,9 @@ def _llm(view: Span, outputs: Any) -> Step:
     if isinstance(reply, list):
         hosted = (m["content"] for m in reply if m["role"] == "tool")  # found by the provider
         documents = tuple(chain.from_iterable(documents_in(t) or () for t in hosted if t))
-        if isinstance(outputs, Mapping) and outputs.get("object") == "response":
+        if at(outputs, "object") == "response":
             reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
-    elif reply is None and (prompts or not isinstance(outputs, Mapping | list)):
+    elif reply is None and (prompts or not isinstance(outputs, dict | list)):
         reply = outputs  # only without messages, because messages may have been redacted
     elif reply is None:
         reply = _streamed(outputs)
@@ -136,7 +136,7 @@ def _llm(view: Span, outputs: Any) -> Step:
         view,
         messages=messages,
         reply=reply,
-        response_id=outputs.get("id") if isinstance(outputs, Mapping) else None,
+        response_id=at(outputs, "id"),
         finish=view.attributes.get("llm.finish_reason"),
     )
     if view.scope == DSPY or (call.output or "").startswith("[[ ## "):

@@ -33,7 +33,7 @@ def _platform(
         asked = build.arguments(value(view, *inputs.split(), opening=opening))
         told = value(view, *outputs.split(), opening=opening)
         if of in RETRIEVALS:
-            if isinstance(told, Mapping):  # LangSmith's return value of a function
+            if isinstance(told, dict):  # LangSmith's return value of a function
                 told = told.get("output", told)
             return build.retrieval(view, inputs=asked, documents=told, kind=of)
         if of == "llm":

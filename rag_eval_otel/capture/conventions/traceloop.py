@@ -12,7 +12,7 @@ from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.conventions.haystack import answer_of_components, query_of
 from rag_eval_otel.capture.span import Span, value, word
 from rag_eval_otel.capture.step import RETRIEVALS, Kind, Step
-from rag_eval_otel.capture.values import JSON
+from rag_eval_otel.capture.values import JSON, at
 
 _OPERATIONS: Mapping[str, Kind] = {
     "chat": "llm",
@@ -54,8 +54,7 @@ def _kind(view: Span) -> Kind | None:
 def _to_step(view: Span, of: Kind) -> Step:
     inputs = _inner(value(view, "traceloop.entity.input", opening=JSON), "inputs", "input_str")
     outputs = value(view, "traceloop.entity.output", opening=JSON)
-    extra = outputs.get("kwargs") if isinstance(outputs, Mapping) else None  # of a streaming chain
-    inputs = (extra.get("inputs") if isinstance(extra, Mapping) else None) or inputs
+    inputs = at(outputs, "kwargs", "inputs") or inputs  # of a streaming chain
     outputs = _inner(outputs, "outputs", "output")
     if of == "llm":
         return _llm(view)
@@ -66,7 +65,7 @@ def _to_step(view: Span, of: Kind) -> Step:
     if of == "tool":
         name = view.attributes.get("tool.name") or view.attributes.get("traceloop.entity.name")
         return build.tool(view, inputs=inputs, outputs=outputs, name=name)
-    if view.scope == _HAYSTACK and isinstance(inputs, Mapping):
+    if view.scope == _HAYSTACK and isinstance(inputs, dict):
         inputs, outputs = query_of(inputs.get("kwargs", inputs)), answer_of_components(outputs)
         return build.chain(view, of, inputs=inputs, outputs=outputs)
     documents = build.listed(outputs)
@@ -75,7 +74,7 @@ def _to_step(view: Span, of: Kind) -> Step:
 
 
 def _inner(data: Any, *keys: str) -> Any:
-    if isinstance(data, Mapping):
+    if isinstance(data, dict):
         return next((data[key] for key in keys if key in data), data)
     return data
 

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -25,6 +26,7 @@ IDENTIFIER = "rag_eval_otel"  # marks annotations of this library in backends
 MAX_EXPLANATION = 1024  # characters
 _NO_MODEL = ("lexical", "local")  # how the names of judges begin that are no language models
 _NOWHERE = SpanRef(trace_id=0, span_id=0)
+_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class Part(NamedTuple):
@@ -88,27 +90,42 @@ def annotations_of(evaluation: Evaluation, *, explanations: bool = False) -> Ite
     The scores of a cascade's offline judge come after those of the judge.
     """
     ref = evaluation.span or _NOWHERE
-    on_span = partial(Annotation, trace_id=ref.trace_id, span_id=ref.span_id)
     for prefix, judged in evaluation.judged:
-        is_model = not (judged.judge or "lexical").startswith(_NO_MODEL)
+        is_explained = explanations and not prefix
         for score in judged.scores:
-            if score.value is None:
-                continue
-            by_model = is_model and score.name not in judged.computed
-            text = score.explanation if explanations and not prefix else None
-            yield on_span(
-                name=exportable(prefix + score.name),
-                value=score.value,
-                label=score.label,
-                kind="LLM" if by_model else "CODE",
-                annotator=exportable(judged.judge or IDENTIFIER) if by_model else IDENTIFIER,
-                explanation=exportable(text[:MAX_EXPLANATION]) if text else None,
-                metadata=_metadata_of(score, judged),
-            )
+            if score.value is not None:
+                name = prefix + score.name
+                yield score_annotation(score, judged, name, ref=ref, is_explained=is_explained)
     if evaluation.label is not None:
         said = {"judge": evaluation.judge, "status": evaluation.status}
-        metadata = exportable_attributes(said)
-        yield on_span(name=OVERALL, label=evaluation.label, kind="CODE", metadata=metadata)
+        yield Annotation(
+            name=OVERALL,
+            trace_id=ref.trace_id,
+            span_id=ref.span_id,
+            label=evaluation.label,
+            kind="CODE",
+            metadata=exportable_attributes(said),
+        )
+
+
+def score_annotation(
+    score: Score, judged: Evaluation, name: str, *, ref: SpanRef = _NOWHERE, is_explained: bool
+) -> Annotation:
+    """Return the annotation ``name`` of a score with a number in ``judged``."""
+    is_model = not (judged.judge or "lexical").startswith(_NO_MODEL)
+    by_model = is_model and score.name not in judged.computed
+    text = score.explanation if is_explained else None
+    return Annotation(
+        name=exportable(name),
+        trace_id=ref.trace_id,
+        span_id=ref.span_id,
+        value=score.value,
+        label=score.label,
+        kind="LLM" if by_model else "CODE",
+        annotator=exportable(judged.judge or IDENTIFIER) if by_model else IDENTIFIER,
+        explanation=exportable(text[:MAX_EXPLANATION]) if text else None,
+        metadata=_metadata_of(score, judged),
+    )
 
 
 def _metadata_of(score: Score, evaluation: Evaluation) -> dict[str, Any]:
@@ -124,7 +141,7 @@ def _metadata_of(score: Score, evaluation: Evaluation) -> dict[str, Any]:
         "sampling_probability": None if sampling is None else sampling.probability,
         "history_messages": evaluation.messages or None,
         "unsupported_count": None if places is None else len(places),
-        "unsupported_offsets": [number for pair in places or () for number in pair] or None,
+        "unsupported_offsets": [*chain(*places)] if places else None,
     }
     return exportable_attributes(metadata)
 
@@ -145,7 +162,7 @@ def annotation_of(feedback: Feedback) -> Annotation:
 def exportable_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``attributes`` without None; lone surrogates, which UTF-8 lacks, are replaced."""
     return {
-        name: exportable(value) if isinstance(value, str) else value
+        name: exportable(value) if isinstance(value, str) and not value.isascii() else value
         for name, value in attributes.items()
         if value is not None
     }
@@ -161,9 +178,7 @@ def openinference_object(annotation: Annotation, number: int) -> dict[str, str |
         "label": annotation.label,
         "annotator_kind": annotation.kind,
         "identifier": IDENTIFIER,
-        "metadata": json.dumps(annotation.metadata, separators=(",", ":"), ensure_ascii=False)
-        if has_metadata
-        else None,
+        "metadata": _json(annotation.metadata) if has_metadata else None,
         "explanation": annotation.explanation,
     }
     prefix = f"{term}s.{number}.{term}."

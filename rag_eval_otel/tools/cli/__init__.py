@@ -22,10 +22,11 @@ from typing import Any, Final, TextIO, cast
 
 from rag_eval_otel import __version__
 from rag_eval_otel.errors import RagEvalError
-from rag_eval_otel.tools.cli.options import INTERRUPTED, say
+from rag_eval_otel.tools.cli.options import say
 from rag_eval_otel.untrusted import visible
 
 GROUP: Final = "rag_eval_otel.commands"
+_INTERRUPTED: Final = 130  # as of shells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,15 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has closed the pipe. Without this, Python would write the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
-    except RagEvalError as error:
+    except KeyboardInterrupt as interrupt:
+        say(": ".join(["interrupted", *map(str, interrupt.args)]))
+        return _INTERRUPTED
+    except (RagEvalError, OSError) as error:  # such as a full disk
         say(str(error))
         return 2
-    except OSError as error:  # a file that cannot be read, also one of this package
-        say(str(error))
-        return 1
     return status
 
 
@@ -85,9 +83,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         return parser.parse_args(words)
     command = known[name].load()
     named = commands.add_parser(
-        name,
-        description=command.DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        name, description=command.DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.add_options(named)
     named.set_defaults(run=command.run)

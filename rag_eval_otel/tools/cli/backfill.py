@@ -19,23 +19,12 @@ from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.tasks import Reply, Task
 from rag_eval_otel.judge.usage import is_offline
 from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.tools import collect
 from rag_eval_otel.tools.cli.options import (
-    INTERRUPTED,
-    check_period,
     measurement_for,
     print_result,
     say,
     scoring_config,
-)
-from rag_eval_otel.tools.collect import (
-    Collected,
-    CollectedTurn,
-    Plan,
-    Selection,
-    Source,
-    StoppedError,
-    collect,
-    open_source,
 )
 from rag_eval_otel.tools.dataset import Run
 from rag_eval_otel.tools.read import Dataset, open_dataset, writing_samples
@@ -48,17 +37,10 @@ _AGAIN: Final = "run the same command again to continue"
 
 
 def run(options: argparse.Namespace) -> int:
-    check_period(options)
-    source = open_source(options.source, options.since, options.until)
     config = scoring_config(options)
-    selection = Selection(
-        share=options.sample_rate,
-        since=options.since,
-        until=options.until,
-        contexts_from_prompt=config.contexts_from_prompt,
-        max_text_chars=config.max_text_chars,
-    )
-    plan = Plan.of(measurement_for(config), options.sample_rate)
+    selection = collect.Selection.of(options, config)
+    source = collect.open_source(options.source, options.since, options.until)
+    plan = collect.Plan.of(measurement_for(config), options.sample_rate)
     try:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "turns.jsonl"
@@ -75,9 +57,8 @@ def run(options: argparse.Namespace) -> int:
             source.start(plan)
             totals = _fill(scoring, dataset, source)
     except KeyboardInterrupt:
-        say(f"interrupted: {_AGAIN}")
-        return INTERRUPTED
-    except StoppedError as error:
+        raise KeyboardInterrupt(_AGAIN) from None
+    except collect.StoppedError as error:
         say(f"{error}: {_AGAIN}")
         return 1
     print_result(options, totals.to_dict(), repr(totals))
@@ -92,10 +73,12 @@ def run(options: argparse.Namespace) -> int:
     return 1 if remarks else 0
 
 
-def _turns(source: Source, selection: Selection, plan: Plan) -> Iterator[CollectedTurn]:
+def _turns(
+    source: collect.Source, selection: collect.Selection, plan: collect.Plan
+) -> Iterator[collect.CollectedTurn]:
     """Yield the turns of the period and the sample that do not have their scores."""
-    counts, left = Collected(), 0
-    turns = collect(source.messages(), selection, counts)
+    counts, left = collect.Collected(), 0
+    turns = collect.collect(source.messages(), selection, counts)
     while batch := list(islice(turns, _BATCH)):
         todo = source.left(batch, plan)
         left += len(todo)
@@ -122,7 +105,7 @@ def _is_confirmed() -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _fill(scoring: Run, dataset: Dataset, source: Source) -> Totals:
+def _fill(scoring: Run, dataset: Dataset, source: collect.Source) -> Totals:
     """Score ``dataset``, and write the scores to ``source``."""
     summary = Summary(scoring.names, scoring.low)
 

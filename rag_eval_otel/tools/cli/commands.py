@@ -16,6 +16,7 @@ from rag_eval_otel.tools.cli.options import Options, add_all, chosen, count_up_t
 _PATH: Final = {"type": Path}
 _COUNT: Final = {"type": count_up_to()}
 _NUMBER: Final = {"type": float}
+_NAMES: Final = {"type": names_in}
 _FLAG: Final = {"action": "store_true"}
 _MANY: Final[dict[str, Any]] = {"action": "append", "default": []}
 
@@ -29,7 +30,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 _JSON: Options = {"--json": ("print the result as JSON", _FLAG)}
 _JUDGE: Options = {
-    "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {}),
+    "--judge lexical|PROVIDER/MODEL": ("the judge (default: RAG_EVAL_JUDGE, else lexical)", {})
 }
 _METRIC: Options = {"--metric NAME": ("only this metric", {})}
 _PERIOD: Options = {
@@ -37,25 +38,16 @@ _PERIOD: Options = {
     "--until TIME": ("only turns before this time", {"type": moment_of}),
     "--sample-rate SHARE": ("a share of the traces (default: 1)", {**_NUMBER, "default": 1.0}),
 }
-_VALUE_LIMIT: Options = {
-    "--value-limit N": ("applications cut texts to N (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)", _COUNT),
-}
 _VERSIONS: Options = {
     "--versions": ("any: compare other judges, metrics and prompts, too", chosen("same", "any"))
 }
 _THRESHOLDS: Options = {
-    "--threshold METRIC=SCORE": (
-        "lowest score with which a metric passes; may be given several times",
-        {**_MANY, "dest": "pairs"},
-    ),
+    "--threshold METRIC=SCORE": ("lowest passing score; repeatable", {**_MANY, "dest": "pairs"}),
     "--thresholds FILE.toml": ("as `rag-eval-otel calibrate --output` writes it", _PATH),
-    "--label-metrics METRICS": (
-        "metrics that decide the overall label (default: those the judge can tell)",
-        {"type": names_in},
-    ),
+    "--label-metrics NAMES": ("metrics that decide the label (default: by judge)", _NAMES),
 }
 _SCORING: Options = {
-    "--metrics NAMES": ("metrics or sets of them, by comma (default: default)", {"type": names_in}),
+    "--metrics NAMES": ("metrics or sets of them, by comma (default: default)", _NAMES),
     **_JUDGE,
     "--embedder hashing|PROVIDER/MODEL": ("(default: by environment or judge)", {}),
     "--prompts FOLDER": ("prompt files that replace the built-in ones", {}),
@@ -163,7 +155,7 @@ Exit status: 0 written, 1 no sample was found, 2 misuse.
         "-o --output FILE": (".jsonl", {**_PATH, "required": True}),
         **_PERIOD,
         "--failed": ("only turns with the label fail", _FLAG),
-        **_VALUE_LIMIT,
+        "--value-limit N": ("texts are cut to N (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)", _COUNT),
     }
     MODULE = "collect"
 
@@ -195,7 +187,7 @@ when it ends:
 Exit status: 0 no problem, 1 problems, 2 misuse.
 """
     OPTIONS: ClassVar = {
-        "--timeout SECONDS": ("limit of each check (default: 10)", {**_NUMBER, "default": 10.0}),
+        "--timeout SECONDS": ("limit of each check (default: 10)", {**_NUMBER, "default": 10.0})
     }
     MODULE = "doctor"
 
@@ -282,16 +274,10 @@ OTEL_EXPORTER_OTLP_ENDPOINT, the traffic goes there, and none of them is started
 Exit status: 0 ended, 2 misuse.
 """
     OPTIONS: ClassVar = {
-        "--port PORT": (
-            "of the page (default: 8765; a free one if it is in use)",
-            {"type": int, "default": 8765},
-        ),
+        "--port N": ("of the page (default: 8765, or a free one)", {"type": int, "default": 8765}),
         "--minutes M": ("length of a cycle of the traffic (default: 3)", {**_NUMBER, "default": 3}),
         "--rate N": ("questions a second (default: 5)", {**_NUMBER, "default": 5}),
-        "--trace-url URL": (
-            "link turns to traces in your backend, with {trace_id}",
-            {"default": ""},
-        ),
+        "--trace-url URL": ("link turns to traces: 'http://localhost:16686/trace/{trace_id}'", {}),
     }
     MODULE = "look"
 
@@ -327,10 +313,7 @@ Exit status: 0 written, 2 misuse.
         "file FILE": ("the scores", _PATH),
         "other B": ("compare FILE with B", {**_PATH, "nargs": "?"}),
         "-o --output PAGE": ("write a page: .html", _PATH),
-        "--texts": (
-            "show texts and explanations (default: as content capture; with B on)",
-            chosen("on", "off"),
-        ),
+        "--texts": ("show texts (default: as content capture; with B on)", chosen("on", "off")),
         **_METRIC,
         "--worst N": (
             "the N lowest scores, or with B the N largest changes each way (default: 10)",
@@ -350,7 +333,7 @@ class Rules(Command):
 Prints Prometheus rules for the score histograms of `rag_eval_otel`: recorded ratios and means,
 alerts on bad answers (evidence with a stated rate of false alarms, and burn rates), on needless
 refusals and failed retrieval, and on the scoring itself: coverage, silence, errors, lag, budget,
-drift. An answer is bad if its score is at or below its metric's threshold.
+drift. An answer is bad if its score is below its metric's threshold.
 
   rag-eval-otel rules --slo 0.95 --tau 0.4 > rules.yaml && promtool check rules rules.yaml
 
@@ -358,17 +341,11 @@ Exit status: 0 printed, 2 misuse.
 """
     OPTIONS: ClassVar = {
         "--slo SHARE": ("share of answers that should be good (default: 0.9)", _NUMBER),
-        "--tau SCORE": (
-            "an answer is bad if its score is at or below this (default: 0.5)",
-            _NUMBER,
-        ),
+        "--tau SCORE": ("an answer is bad if its score is below this (default: 0.5)", _NUMBER),
         "--every N": ("allow one false alarm in N scores (default: 1e5)", _NUMBER),
         "--interval TIME": ("how often the rules run (default: 1m)", {}),
         "--traces URL": ("link to bad turns, with {service} and {metric} (default: a Jaeger)", {}),
-        "--time-scale N": (
-            "for a look around: divide all times by N; 60 makes an hour a minute (default: 1)",
-            _NUMBER,
-        ),
+        "--time-scale N": ("divide times by N: 60 makes an hour a minute (default: 1)", _NUMBER),
         **_THRESHOLDS,
     }
     MODULE = "rules"

@@ -13,7 +13,7 @@ from rag_eval_otel.drift import Stream
 from rag_eval_otel.drift.detector import default_learn, valid_score
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.cli.options import print_result
-from rag_eval_otel.tools.rows import Row, unit_value
+from rag_eval_otel.tools.rows import unit_value
 from rag_eval_otel.tools.scores import read_scores
 from rag_eval_otel.tools.stats import alarms_in, mean_of
 
@@ -30,8 +30,6 @@ def read_streams(path: Path, *, metric: str | None = None) -> dict[Stream, list[
     """Return the scores in ``path`` by service, metric and version, sorted by time if known."""
     streams: defaultdict[Stream, list[Point]] = defaultdict(list)
     for row in read_scores(path, metric=metric):
-        if not isinstance(row, Row):
-            continue
         for score in row.scores:
             stream = Stream(service=row.service, name=score.name, version=score.version)
             streams[stream].append(Point(unit_value(score), row.place, row.time))

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 Options: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Options by their names and metavar, ``-o --output FILE``, with help and further arguments."""
 
-INTERRUPTED: Final = 130
-"""The exit status after an interrupt, as that of shells."""
-
 
 def chosen(*words: str, default: str | None = None) -> Mapping[str, Any]:
     return {"choices": words, "default": default}
@@ -98,24 +95,15 @@ def measurement_for(config: Config, **changes: Any) -> Measurement:
     )
 
 
-_UNITS: Final = {"d": "days", "h": "hours"}
-
-
 def moment_of(text: str) -> datetime:
     """Return the time in ``text``, in ISO 8601, or as many days or hours ago: 7d, 12h."""
+    hours = {"d": 24, "h": 1}.get(text[-1:])
     with suppress(ValueError, OverflowError):
-        if text[-1:] in _UNITS and text[:-1].isdecimal():
-            return datetime.now(timezone.utc) - timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
+        if hours and text[:-1].isdecimal():
+            return datetime.now(timezone.utc) - timedelta(hours=hours * int(text[:-1]))
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    raise argparse.ArgumentTypeError(
-        f"must be a time such as 2026-11-22, 2026-11-22T09:00Z or 7d, not {text!r}"
-    )
-
-
-def check_period(options: argparse.Namespace) -> None:
-    if options.since and options.until and options.since >= options.until:
-        raise ConfigError(f"--since {options.since} must be before --until {options.until}")
+    raise argparse.ArgumentTypeError(f"must be a time, as 2026-11-22T09:00Z or 7d, not {text!r}")
 
 
 def chosen_thresholds(options: argparse.Namespace) -> dict[str, float] | None:
