@@ -7,7 +7,13 @@ from weakref import ref
 
 import pytest
 
-from rag_eval_otel.capture.runs import MAX_RUNS
+from rag_eval_otel.capture.runs import (
+    _BESIDE,
+    _BESIDE_SIZE,
+    _THREADS,
+    MAX_RUNS,
+    RunRecorder,
+)
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.types import Passage
 from recording import ANSWER, QUESTION, Capture, begin, begin_turn, capture, fail, finish, run_turn
@@ -84,18 +90,6 @@ def test_a_tree_with_too_many_runs_is_no_turn() -> None:
     (span,) = [span for span in captured.spans if span.parent is None]
     assert (span.attributes or {})["rag.evaluation.reason"] == "evicted"
     assert len(captured.recorder.trees) == 0
-
-
-def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
-    """It is still open when the runs have ended; its trace is read when it has."""
-    captured = capture(spans="none")
-    with captured.tracer.start_as_current_span("request") as request:
-        run_turn(captured)
-        assert not captured.turns
-    assert len(captured.pipeline.store) == 1
-    captured.flush()
-    assert [span for span, _ in captured.turns] == [request.get_span_context()]
-    assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
 
 
 def test_a_tree_waits_for_what_is_still_open() -> None:
@@ -223,3 +217,11 @@ def test_runs_may_end_while_the_lock_is_held() -> None:
     with captured.recorder._lock:  # noqa: SLF001
         finish(captured, write, root)
     assert len(captured.turns) == 1
+
+
+def test_runs_are_bounded_in_number_bytes_and_age() -> None:
+    """By these limits, unless a test gives others; so are the runs that a thread keeps beside."""
+    recorder = RunRecorder(lambda _: None, lambda: None)
+    limits = recorder.max_trees, recorder.max_size, recorder.max_age, recorder.grace
+    assert limits == (4096, 268_435_456, 3600.0, 0.5)
+    assert (_BESIDE, _BESIDE_SIZE, _THREADS, MAX_RUNS) == (16, 1_048_576, 64, 10_000)

@@ -55,9 +55,10 @@ def test_late_scores_are_on_a_span_of_their_own(score_events: Any) -> None:
     """With the ids of user and session. Its events are those that the span would have had."""
     with attached(score_events=score_events) as app:
         chain = missed(app)
+        rate(chain)
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {("scored", "span_missed"): 1}
-        (carrier,) = app.carriers()
+        carrier, _of_feedback = app.carriers()
         found = checked(carrier, chain.get_span_context())
         assert (found["session.id"], found["user.id"]) == ("s", "u")
         assert {"faithfulness", "rag.evaluation"} <= set(field(found, "name"))

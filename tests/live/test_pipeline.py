@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,13 +32,14 @@ from live import (
     asked,
     attached,
     generated,
-    good_judge,
+    retrieved,
     told,
 )
 from parallel import forking, in_child
-from rag_eval_otel import Evaluation, record_feedback, record_question
+from rag_eval_otel import Evaluation, record_question, semconv
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
+from rag_eval_otel.runtime.guard import JUDGING
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import ANSWER, PAGE, QUESTION, Capture, begin, begin_turn, capture, finish, run_turn
@@ -516,6 +518,173 @@ def gated(**options: Any) -> Iterator[tuple[App, GatedExporter, GatedJudge]]:
             judge.open()
 
 
+def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convention that fails costs a turn, never a span, and the application hears nothing."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    with attached(raise_errors=False) as app:
+        monkeypatch.setattr("rag_eval_otel.live.store.kind_of", fail)
+        app.turn(1)
+        monkeypatch.undo()
+        monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
+        app.turn(2)
+        assert app.handle.flush()
+        monkeypatch.undo()
+        app.turn(3)
+        assert app.handle.flush()
+        assert app.statuses() == {"scored": 1, "error": 1, None: 7}
+        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
+
+
+def test_spans_of_the_judge_s_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the thread of the evaluator, foreign spans are dropped, and ours leave as they are."""
+    with attached() as app:
+        own = app.provider.get_tracer(semconv.JUDGE_SCOPE).start_span("chat")
+        monkeypatch.setattr(threading.current_thread(), "name", "rag-eval-otel")
+        token = JUDGING.set(app.pipeline.evaluator)
+        app.turn()
+        own.end()
+        JUDGING.reset(token)
+        assert (app.names(), app.counted(), app.store.is_empty) == (["chat"], {}, True)
+
+
+def test_spans_after_the_end_leave_at_once() -> None:
+    """The span of a turn says ``shutdown``, and is counted; runs of LangChain say so, too."""
+    with attached() as app:
+        app.pipeline.close()
+        app.turns(1)
+        app.turns(1, "runs")
+        assert app.counted() == {("dropped", "shutdown"): 2}
+        assert app.statuses() == {"shutdown": 2, None: 4}
+
+
+def test_two_spans_with_one_id_make_their_trace_ambiguous() -> None:
+    """Nothing of it is scored, and its span says why."""
+    with attached() as app:
+        chain = app.chain()
+        spans = [app.step("RETRIEVER", chain, **retrieved(number)) for number in (1, 2)]
+        spans[1]._context = spans[0].get_span_context()  # type: ignore[attr-defined]  # noqa: SLF001
+        app.generate(1, chain)
+        for span in (*spans, chain):
+            span.end()
+        assert app.handle.flush(PATIENCE)
+        assert app.status_of(chain) == "skipped"
+        assert app.attributes_of(chain)["rag.evaluation.reason"] == "ambiguous"
+        assert app.counted() == {("skipped", "ambiguous"): 1}
+
+
+def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
+    """It is still open when the runs have ended; its trace is read when it has."""
+    captured = capture(spans="none")
+    with captured.tracer.start_as_current_span("request") as request:
+        run_turn(captured)
+        assert not captured.turns
+    assert len(captured.pipeline.store) == 1
+    captured.flush()
+    assert [span for span, _ in captured.turns] == [request.get_span_context()]
+    assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
+
+
+class Flushed(SpanProcessor):
+    """Notes how many spans had ended at each flush, and the milliseconds that it may take."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.is_broken = is_broken
+        self.ended, self.flushes = 0, list[tuple[int, int]]()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ended += 1
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        self.flushes.append((self.ended, timeout_millis))
+        if self.is_broken:
+            raise RuntimeError
+        return True
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_many_spans_leave_in_chunks_between_flushes(
+    monkeypatch: pytest.MonkeyPatch, *, is_broken: bool
+) -> None:
+    """So the queue of the next processor does not overflow, whatever a flush raises."""
+    monkeypatch.setattr("rag_eval_otel.live.pipeline.CHUNK", 2)
+    with gated(hold_seconds=3600, raise_errors=False) as (app, _, judge):
+        seen = Flushed(is_broken=is_broken)
+        app.pipeline.attach(seen)
+        app.pipeline.now = lambda: 0.0
+        for number in range(5):
+            app.record(number)
+        judge.asked.result(PATIENCE)
+        assert app.pipeline.force_flush(0.2) is not is_broken
+        assert seen.flushes == [(2, 200), (4, 200), (5, 200)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits", "calls"),
+    [
+        (10, [9.0, 9.5], [9.5, 10.25, 5.0, 10.0, 10.0]),
+        (0.1, [0.08, 0.5], [0.5, 0.625, 0.125, 0.125, 0.25]),
+    ],
+)
+def test_the_time_of_a_shutdown_is_shared_out(
+    seconds: float, waits: list[float], calls: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For scores and spans; then each flush and close, if little is left half a second at least."""
+    given: dict[str, list[float]] = {"waits": [], "calls": []}
+
+    class Buffer:
+        flush = close = __call__ = lambda *_: True
+
+    with attached(sinks=[Buffer()]) as app:
+        with monkeypatch.context() as patch:
+            patch.setattr(app.pipeline, "now", lambda: 100.0)
+            patch.setattr(
+                app.pipeline.clock, "wait_left", lambda t, **_: given["waits"].append(t) or True
+            )
+            patch.setattr(
+                app.pipeline.flushes, "wait_for", lambda _, t: given["calls"].append(t) or True
+            )
+            app.pipeline.drain(seconds, flushes=True)
+        app.handle.shutdown()
+    assert given == {"waits": pytest.approx(waits), "calls": pytest.approx(calls)}
+
+
+@pytest.mark.parametrize(("seconds", "wait"), [(2.0, 1.0), (20.0, 5.0)])
+def test_a_flush_waits_for_scores(
+    seconds: float, wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For half of its time, at most five seconds; then spans leave without them."""
+    with attached() as app:
+        waits = list[float]()
+        monkeypatch.setattr(app.pipeline, "now", lambda: 100.0)
+        monkeypatch.setattr(app.pipeline.clock, "wait_left", lambda t: waits.append(t) or True)
+        assert app.pipeline.force_flush(seconds)
+        monkeypatch.undo()
+        assert waits == [wait, seconds]
+
+
+@pytest.mark.parametrize("is_forked", [False, True])
+def test_providers_of_logs_and_metrics_are_flushed(*, is_forked: bool) -> None:
+    """In a forked child that has taken something, metrics are their parent's."""
+    with attached() as app:
+        calls, seen = list[Any](), Flushed()
+        provider = SimpleNamespace
+        app.pipeline.logs = provider(force_flush=lambda ms: calls.append(("logs", ms)))  # type: ignore[assignment]
+        app.pipeline.meters = provider(force_flush=lambda ms: calls.append(("meters", ms)))  # type: ignore[assignment]
+        app.pipeline.is_forked = is_forked
+        app.pipeline.attach(seen)
+        expected = [("logs", 5000), ("meters", 5000)][: 1 if is_forked else 2]
+        app.record()
+        app.pipeline.flush_all(PATIENCE)
+        assert calls == expected
+        assert [ended for ended, _ in seen.flushes] == [1]
+        app.pipeline.drain_and_flush(PATIENCE)
+        assert calls == expected * 2
+        assert seen.flushes[1:] == [(1, 5000)]
+
+
 def on_thread(call: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
@@ -623,26 +792,6 @@ def test_5_a_fork_while_spans_are_held() -> None:
         assert app.statuses() == {"scored": 1, None: 2}
 
 
-def test_6_a_slow_exporter() -> None:
-    """Scores come in although spans do not leave; when there is no room, spans leave unscored."""
-    with gated(max_held=3) as (app, exporter, judge):
-        chains = [app.turn(number) for number in range(3)]
-        exporter.close()
-        judge.open()
-        app.pipeline.submit_ended()
-        assert exporter.entered.wait(PATIENCE)
-        assert app.pipeline.evaluator.flush(PATIENCE)  # the judge is not delayed
-        late = app.chain(9)
-        search = app.step("RETRIEVER", late, **{"input.value": "?"})
-        exporter.open()
-        search.end()
-        late.end()
-        assert app.handle.flush(PATIENCE)
-        assert [app.status_of(chain) for chain in chains] == ["scored"] * 3
-        assert app.counted()[SCORED] == 3
-        assert app.each_left_once()
-
-
 def test_7_user_code_that_blocks_delays_scores_and_no_span() -> None:
     """Every span leaves at its deadline while the thread of the judge stands still."""
     gate, entered = threading.Event(), threading.Event()
@@ -663,53 +812,3 @@ def test_7_user_code_that_blocks_delays_scores_and_no_span() -> None:
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 2}
         assert sum(app.scored_spans().values()) == 2  # late scores still reach the events
-
-
-def test_8_a_cascade_and_late_feedback() -> None:
-    """Bad feedback on a turn that only the offline judge scored asks the judge, once."""
-    with attached(cascade="lexical", sample_rate=0.0001, judge=good_judge()) as app:
-        chain = app.turn(1)
-        assert app.handle.flush(PATIENCE)
-        assert app.status_of(chain) == "scored"
-        context = chain.get_span_context()
-        record_feedback(0.0, trace_id=context.trace_id, span_id=context.span_id)
-        assert app.handle.flush(PATIENCE)
-        assert app.counted() == {SCORED: 1}
-        assert app.statuses() == {"scored": 1, None: 2}
-
-
-def test_11_two_pipelines_of_one_process() -> None:
-    """An exporter that hangs in one of them delays nothing in the other."""
-    with gated(hold_seconds=3600) as (first, exporter, judge), attached() as second:
-        first.turn(1)
-        first.pipeline.submit_ended()
-        judge.asked.result(PATIENCE)
-        exporter.close()
-        judge.open()
-        assert exporter.entered.wait(PATIENCE)
-        second.turn(1)
-        assert second.handle.flush(PATIENCE)
-        assert second.statuses() == {"scored": 1, None: 2}
-        exporter.open()
-
-
-def test_12_deadline_and_scores_at_once() -> None:
-    """Whichever is first decides, the other changes nothing; the turn is counted once."""
-    for number in range(10):
-        with attached(hold_seconds=60) as app:
-            chain = app.turn(number)
-            start = threading.Barrier(2)
-
-            def expire(app: App = app, start: threading.Barrier = start) -> None:
-                start.wait(PATIENCE)
-                for held in list(app.store.held.values()):
-                    app.pipeline.clock.release(held, Ending("timeout"))
-
-            thread = on_thread(expire)
-            start.wait(PATIENCE)
-            app.pipeline.submit_ended()
-            thread.join(PATIENCE)
-            assert app.handle.flush(PATIENCE)
-            assert app.status_of(chain) in {"scored", "timeout"}
-            assert app.counted() == {SCORED: 1}
-            assert app.each_left_once()
