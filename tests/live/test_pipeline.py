@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -622,68 +621,47 @@ def test_many_spans_leave_in_chunks_between_flushes(
         assert seen.flushes == [(2, 200), (4, 200), (5, 200)]
 
 
+class Waits(threading.Condition):
+    """Waits for nothing, and notes how many seconds it might have waited."""
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> bool:
+        self.seconds = [*getattr(self, "seconds", ()), timeout]
+        return bool(predicate())
+
+
 @pytest.mark.parametrize(
-    ("seconds", "waits", "calls"),
+    ("method", "seconds", "waits"),
     [
-        (10, [9.0, 9.5], [9.5, 10.25, 5.0, 10.0, 10.0]),
-        (0.1, [0.08, 0.5], [0.5, 0.625, 0.125, 0.125, 0.25]),
+        ("force_flush", 2, [1.0, 2.0]),
+        ("force_flush", 20, [5.0, 20.0]),
+        ("drain", 10, [9.0, 9.5]),
+        ("drain", 0.1, [0.08, 0.5]),
     ],
 )
-def test_the_time_of_a_shutdown_is_shared_out(
-    seconds: float, waits: list[float], calls: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For scores and spans; then each flush and close, if little is left half a second at least."""
-    given: dict[str, list[float]] = {"waits": [], "calls": []}
-
-    class Buffer:
-        flush = close = __call__ = lambda *_: True
-
-    with attached(sinks=[Buffer()]) as app:
-        with monkeypatch.context() as patch:
-            patch.setattr(app.pipeline, "now", lambda: 100.0)
-            patch.setattr(
-                app.pipeline.clock, "wait_left", lambda t, **_: given["waits"].append(t) or True
-            )
-            patch.setattr(
-                app.pipeline.flushes, "wait_for", lambda _, t: given["calls"].append(t) or True
-            )
-            app.pipeline.drain(seconds, flushes=True)
-        app.handle.shutdown()
-    assert given == {"waits": pytest.approx(waits), "calls": pytest.approx(calls)}
-
-
-@pytest.mark.parametrize(("seconds", "wait"), [(2.0, 1.0), (20.0, 5.0)])
-def test_a_flush_waits_for_scores(
-    seconds: float, wait: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For half of its time, at most five seconds; then spans leave without them."""
+def test_the_time_for_scores_and_for_spans(method: str, seconds: float, waits: list[float]) -> None:
+    """A flush waits half of its time for scores, five seconds at most; the end all but a second."""
     with attached() as app:
-        waits = list[float]()
-        monkeypatch.setattr(app.pipeline, "now", lambda: 100.0)
-        monkeypatch.setattr(app.pipeline.clock, "wait_left", lambda t: waits.append(t) or True)
-        assert app.pipeline.force_flush(seconds)
-        monkeypatch.undo()
-        assert waits == [wait, seconds]
+        app.store._changed = changed = Waits(app.store.lock)  # noqa: SLF001
+        app.pipeline.now = lambda: 100.0
+        getattr(app.pipeline, method)(seconds)
+        assert changed.seconds == pytest.approx(waits)
 
 
 @pytest.mark.parametrize("is_forked", [False, True])
 def test_providers_of_logs_and_metrics_are_flushed(*, is_forked: bool) -> None:
     """In a forked child that has taken something, metrics are their parent's."""
     with attached() as app:
-        calls, seen = list[Any](), Flushed()
-        provider = SimpleNamespace
-        app.pipeline.logs = provider(force_flush=lambda ms: calls.append(("logs", ms)))  # type: ignore[assignment]
-        app.pipeline.meters = provider(force_flush=lambda ms: calls.append(("meters", ms)))  # type: ignore[assignment]
+        seen, logs, meters = Flushed(), Flushed(), Flushed()
+        app.pipeline.logs, app.pipeline.meters = logs, meters  # type: ignore[assignment]
         app.pipeline.is_forked = is_forked
         app.pipeline.attach(seen)
-        expected = [("logs", 5000), ("meters", 5000)][: 1 if is_forked else 2]
         app.record()
-        app.pipeline.flush_all(PATIENCE)
-        assert calls == expected
-        assert [ended for ended, _ in seen.flushes] == [1]
-        app.pipeline.drain_and_flush(PATIENCE)
-        assert calls == expected * 2
-        assert seen.flushes[1:] == [(1, 5000)]
+        for flush in (app.pipeline.flush_all, app.pipeline.drain_and_flush):
+            flush(PATIENCE)
+            assert seen.flushes[-1][0] == 1
+            assert seen.flushes[1:] == [(1, 5000)] * (len(logs.flushes) - 1)
+        assert logs.flushes == [(0, 5000)] * 2
+        assert meters.flushes == logs.flushes * (not is_forked)
 
 
 def on_thread(call: Callable[[], object]) -> threading.Thread:
