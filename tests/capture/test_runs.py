@@ -7,13 +7,7 @@ from weakref import ref
 
 import pytest
 
-from rag_eval_otel.capture.runs import (
-    _BESIDE,
-    _BESIDE_SIZE,
-    _THREADS,
-    MAX_RUNS,
-    RunRecorder,
-)
+from rag_eval_otel.capture.runs import MAX_RUNS
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.types import Passage
 from recording import ANSWER, QUESTION, Capture, begin, begin_turn, capture, fail, finish, run_turn
@@ -217,11 +211,3 @@ def test_runs_may_end_while_the_lock_is_held() -> None:
     with captured.recorder._lock:  # noqa: SLF001
         finish(captured, write, root)
     assert len(captured.turns) == 1
-
-
-def test_runs_are_bounded_in_number_bytes_and_age() -> None:
-    """By these limits, unless a test gives others; so are the runs that a thread keeps beside."""
-    recorder = RunRecorder(lambda _: None, lambda: None)
-    limits = recorder.max_trees, recorder.max_size, recorder.max_age, recorder.grace
-    assert limits == (4096, 268_435_456, 3600.0, 0.5)
-    assert (_BESIDE, _BESIDE_SIZE, _THREADS, MAX_RUNS) == (16, 1_048_576, 64, 10_000)

@@ -20,7 +20,6 @@ from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
 UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
 
-
 FAILED = Score(name="context_relevance", status="error", reason="timeout")
 NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 

@@ -22,7 +22,6 @@ from support import benchmark
 
 TABLE = {"models": {"j": {"input": 1.0, "output": 4.0}, "e": {"input": 0.5}}}
 
-
 TURNS = benchmark("_turns")
 SAMPLE = Sample(**TURNS.turns()[7])
 TRIAD = ("answer_relevancy", "context_relevance", "faithfulness")

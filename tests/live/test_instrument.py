@@ -107,15 +107,6 @@ def test_stats_count_turns_and_held_spans(bare: TracerProvider) -> None:
     assert stats.sources == {"native": 1}
 
 
-def test_force_flush_takes_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It releases held spans, as the flush of a handle does."""
-    processor, seen = RagEvalSpanProcessor(SIMPLE, **usual_options()), list[float]()
-    monkeypatch.setattr(pipeline_of(processor.handle), "force_flush", seen.append)
-    processor.force_flush(200)
-    assert seen == [0.2]
-    processor.handle.shutdown(0.0)
-
-
 def test_a_second_processor_passes_its_spans_on(
     bare: TracerProvider, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -63,27 +63,13 @@ def ticking(kept: Store, exits: Exits) -> Iterator[Clock]:
     clock.stop()
 
 
-def test_the_first_decision_counts() -> None:
-    """A second decision changes nothing and says so."""
-    kept, span, exits = store(), held(), Exits()
-    assert kept.is_empty
-    assert kept.hold(span)
-    assert kept.decide(span, SCORED)
-    assert not kept.is_empty
-    assert not kept.decide(span, TIMEOUT)
-    with ticking(kept, exits) as clock:
-        clock.export()
-        assert kept.wait_left(PATIENCE)
-    assert not kept.decide(span, TIMEOUT)
-    assert exits.left == [(1, "scored")]
-
-
 def test_a_span_that_is_not_likely_leaves_as_it_is() -> None:
     """It gets no status, but the scores of a turn that is found later come too late for it."""
     kept, span = store(), held(is_likely=False)
     kept.hold(span)
     kept.decide(span, TIMEOUT)
     kept.start_scoring(span)
+    assert not kept.decide(span, SCORED)
     assert (span.ending, span.is_late, span.state) == (UNTOUCHED, True, "leaving")
 
 
@@ -325,18 +311,6 @@ def test_a_trace_is_complete_soon_after_its_root() -> None:
     assert [seen.after(s) for s in (0.0, 0.04, 0.02)] == [0, 0, 1]
     assert [one.size > 0 for one in seen.ready] == [True]
     assert (len(seen.store.traces), collecting_size(seen.store)) == (0, 0)
-
-
-def test_a_trace_waits_for_whatever_is_open() -> None:
-    """A root that has ended does not complete a trace of which something is open."""
-    seen = Watched()
-    chain = seen.turn()
-    stream = seen.step("LLM", chain)
-    chain.end()
-    assert seen.after(60.0) == 0
-    stream.end()
-    assert seen.after(0.06) == 1
-    assert len(seen.ready[0].spans) == 4
 
 
 def test_a_trace_that_never_ends_is_read_when_it_is_old() -> None:
