@@ -199,11 +199,11 @@ class Measurement:
         finally:
             for run in runs:
                 run.cancel()  # no effect on a run that is done
-            ask.cancel()
+            requests = ask.cancel()
             for request, _ in embed.requests.values():
                 request.cancel()
-        if late:
-            await asyncio.wait(late, timeout=_GRACE)
+        if late or requests:
+            await asyncio.wait([*late, *requests], timeout=_GRACE)
         spent = ledger.shares([metric.name for metric in self.metrics])
         model, revision = ask.model or self.judge.model, getattr(self.judge, "revision", None)
         embedder = name_of(self.embedder)
@@ -219,12 +219,12 @@ class Measurement:
         def cost(usage: Usage) -> float | None:
             return prices(usage) if usage.tokens else None
 
-        too_late = partial(Score, status="error", reason="timeout")
         scores: list[Score] = []
         definitions = self._definitions[bool(sample.history)]
         for metric, run, definition in zip(self.metrics, runs, definitions, strict=True):
             is_measured = run.done() and not run.cancelled()
-            score = run.result() if is_measured else too_late(name=metric.name)
+            late_score = Score(name=metric.name, status="error", reason="timeout")
+            score = run.result() if is_measured else late_score
             detail = {**score.detail, **remarks} if kinds_of(metric) else score.detail
             if self.redactor and "offsets" in detail:  # places in another text than the answer
                 detail = {name: value for name, value in detail.items() if name != "offsets"}

@@ -342,12 +342,12 @@ def _of_numbers(text: str) -> Sequence[str]:
 
 def _of_fields(text: str) -> Sequence[str]:
     """Return the texts below ``Content:``, or below repeated lines such as ``Source:``."""
-    start = len(text) - len(text.lstrip())
-    lead = _LEAD.match(text, start)
-    begin = start if lead is None else lead.end()
-    begin = begin if "\n" in text[:begin].strip(" ") else start
+    text = text.lstrip()
+    lead = _LEAD.match(text)
+    begin = 0 if lead is None else lead.end()
+    begin = begin if "\n" in text[:begin].strip(" ") else 0
     for pattern in _FIELDS:
-        first = pattern.match(text, begin) or pattern.match(text, start)
+        first = pattern.match(text, begin) or pattern.match(text)
         names = [] if first is None else _NAME.findall(first["names"])
         if first is None or not (names or first["text"]):
             continue

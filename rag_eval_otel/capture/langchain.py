@@ -40,7 +40,7 @@ def _event(function: F) -> F:
     """Let no exception of a callback reach LangChain."""
 
     @wraps(function)
-    def guarded(handler: LangChainCapture, *args: Any, **event: Any) -> None:
+    def guarded(handler: LangChainCapture, /, *args: Any, **event: Any) -> None:
         with handler.edge:
             function(handler, *args, **event)
 

@@ -65,7 +65,7 @@ class Span:
     is_cut: bool = False  # whether `plain` has cut a text
 
     @classmethod
-    def from_sdk(cls, span: ReadableSpan, logs: Sequence[LogView] = ()) -> Span:
+    def from_sdk(cls, span: ReadableSpan) -> Span:
         """Return a record of ``span`` with references to its values, which are not copied."""
         context, parent, scope = span.context, span.parent, span.instrumentation_scope
         context = context or INVALID_SPAN_CONTEXT
@@ -87,7 +87,6 @@ class Span:
             error=error,
             attributes=attributes,
             events=[(event.name, event.attributes or _NOTHING) for event in events],
-            logs=logs,
             links=getattr(span, "_links", ()),  # not copied
             dropped=span.dropped_attributes,
             dropped_events=span.dropped_events,
@@ -184,9 +183,8 @@ class Copier:
         within = (*within, id(value))
         if kind is not dict and not isinstance(value, Mapping):
             return self._all(value, within)
-        parts = self._all((*value, *value.values()), within)
-        names, values = map(str, parts[: len(value)]), parts[len(value) :]
-        return dict(zip(names, values, strict=True))
+        parts = self._all(chain.from_iterable(value.items()), within)
+        return dict(zip(map(str, parts[::2]), parts[1::2], strict=True))
 
     def _all(self, values: Iterable[Any], within: tuple[int, ...]) -> list[Any]:
         copies = []
@@ -233,12 +231,12 @@ def value(view: Span, *keys: str, opening: str = TEXT_OR_JSON) -> Any:
     return CUT if view.dropped else None
 
 
-def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
+def attributes_of(span: Any) -> Mapping[str, Any]:
     """Return the attributes of ``span`` as the SDK stores them, without its slow wrappers."""
     try:
-        return span._attributes._dict  # type: ignore[no-any-return,union-attr]  # noqa: SLF001
+        return span._attributes._dict  # type: ignore[no-any-return]  # noqa: SLF001
     except AttributeError:
-        return span.attributes or _NOTHING
+        return getattr(span, "attributes", None) or _NOTHING
 
 
 def limits_of(span: Any) -> tuple[int | None, int | None]:
@@ -291,7 +289,7 @@ def about(metadata: Iterable[Mapping[str, Any]], keys: Iterable[str] = ()) -> di
             merged.setdefault(name, value)
     known: dict[str, Scalar] = {}
     for standard, names in _NAMES.items():
-        value = next(iter([merged[name] for name in names if name in merged]), None)
+        value = next((merged[name] for name in names if name in merged), None)
         if value and isinstance(value, str | int) and value is not True:
             known[standard] = exportable(str(value))
     if semconv.SESSION_ID in known:

@@ -313,7 +313,7 @@ def _share_texts(some: Messages, others: Messages) -> bool:
 
 
 def _has_others(seen: Iterable[str], had: Iterable[str], known: Sequence[str]) -> bool:
-    """Return True if texts that models have ``seen`` are neither known nor prompts with those."""
+    """Return True if texts that models have ``seen`` are not known, and show none they ``had``."""
     apart = [text for text in seen if not any(map(text.__contains__, had))]
     return any(map(is_prose, [part for text in apart for part in parts_around(text, known)]))
 

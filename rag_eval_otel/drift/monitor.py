@@ -124,9 +124,9 @@ def monitored_values(evaluation: Evaluation) -> Iterator[tuple[str, str, float]]
         if value is not None and not score.detail.get("injection"):
             yield score.name, score.version, value
         yield f"{score.name}.scored", "", float(value is not None)
-    outcome = evaluation.outcome
-    if outcome is not None:
-        yield "declined", evaluation["answer_relevancy"].version, float(outcome == "declined")
+    if evaluation.outcome is not None:
+        version = evaluation["answer_relevancy"].version
+        yield "declined", version, float(evaluation.outcome == "declined")
     if evaluation.answer_length is not None:
         yield "answer_length", "", min(1.0, math.log1p(evaluation.answer_length) / _MAX_LENGTH)
 

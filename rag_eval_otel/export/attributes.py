@@ -421,7 +421,7 @@ class SpanScores:
             return
         most, length = limits_of(span)
         parts = self.parts_of(ending) if parts is None else parts
-        present = attributes_of(span) if isinstance(span, ReadableSpan) else {}
+        present = dict(attributes_of(span))
         added = self.fitting(parts, present, most)
         if length is not None:  # JSON that is cut is none
             for name in [name for name in added if name.endswith(".metadata")]:

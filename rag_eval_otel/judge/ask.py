@@ -15,7 +15,7 @@ from rag_eval_otel.judge.wire import instructions_of
 
 R = TypeVar("R", bound=Reply)
 
-_QUIET = 4  # iterations of the event loop in which a reply passes two nested `gather`s
+_QUIET = 5  # iterations of the event loop in which a reply passes two nested `gather`s and `each`
 
 
 class Question:
@@ -79,12 +79,13 @@ class Ask:
         outcomes = [await question.outcome() for question in questions]
         return cast("list[R | BaseException]", outcomes)
 
-    def cancel(self) -> None:
+    def cancel(self) -> set[asyncio.Task[None]]:
         for question in self._take():
             question.settle(given_up())
         self.ledger.close()
         for request in self._requests:
             request.cancel()
+        return self._requests.copy()
 
     def _put(self, task: Task[Any]) -> Question:
         if self._reasons != task.reasons:

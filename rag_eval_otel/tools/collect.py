@@ -568,9 +568,8 @@ def run(options: argparse.Namespace) -> int:
     require_another_file(options.output, *map(Path, options.sources), option="--output")
     if options.value_limit is not None and options.value_limit < 1:
         raise ConfigError(f"--value-limit must be 1 or more, not {options.value_limit}")
-    label = "fail" if options.failed else "any"
-    further = {"label": label, "value_limit": options.value_limit}
-    selection = Selection.of(options, Config.from_env(), **further)
+    label, limit = "fail" if options.failed else "any", options.value_limit
+    selection = Selection.of(options, Config.from_env(), label=label, value_limit=limit)
     counts = Collected()
     with writing_samples(options.output) as write:
         for turn in collect(_messages(options), selection, counts):

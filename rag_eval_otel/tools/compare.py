@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal
@@ -540,8 +539,10 @@ class GateCheck:
 
     def _compare(self, name: str, drop: float) -> Verdict:
         if self._baseline is None or name not in self._run.metrics:
-            verdict = partial(Verdict, kind="difference", passed=False, metric=name, rows=0)
-            return verdict(condition=f"{name} no worse", why=("there are no rows",))
+            condition, why = f"{name} no worse", ("there are no rows",)
+            return Verdict(
+                kind="difference", passed=False, metric=name, rows=0, condition=condition, why=why
+            )
         pairs = pair_scores(self._run, self._baseline, metric=name)
         pairs.require_one_version(self._gate.versions)
         level = self._gate.level / len(self._gate.no_worse)

@@ -45,7 +45,7 @@ class Target:
     """A service level objective for evaluation scores, and the options of the alerts on it.
 
     ``slo`` is the fraction of answers that should be good. An answer is bad if its score is below
-    ``tau``, or below the multiple of 0.05 nearest to its metric's threshold in ``thresholds``.
+    ``tau``, or the multiple of 0.05 (to 0.95) nearest to its metric's threshold in ``thresholds``.
     There is one false alarm in ``every`` scores while the target is met. ``traces`` is an address
     with ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers, by
     default all but those without a part in the label of the offline judge. ``time_scale`` divides

@@ -126,6 +126,7 @@ def test_one_text_is_not_split(name: str) -> None:
         (json.dumps({"text": ONE, "score": 0.5}), (ONE, None)),
         (json.dumps([{"id": "a", "content": ONE}]), (ONE, "a")),
         (f"Source: a.md\nContent: {ONE}", (ONE, None)),
+        (f"\fSource: a.md\nContent: {ONE}", (ONE, None)),  # from a page of a PDF file
         (f"Document 1: {ONE}", (ONE, None)),
         (str(DOCUMENTS[0]), (ONE, None)),
     ],
@@ -136,7 +137,7 @@ def test_one_document_loses_what_marks_it(text: str, expected: tuple[str, str | 
     assert (found.text, found.id) == expected
 
 
-@given(st.text(alphabet="[]{}()'\"\\,:\n=-#<>/12 aDocumentSurceText", max_size=200))
+@given(st.text(alphabet="[]{}()'\"\\,:\n\f\xa0=-#<>/12 aDocumentSurceText", max_size=200))
 def test_any_text_is_read(text: str) -> None:
     """Whatever stands there, there is no exception, and what is found is part of it."""
     for passage in passages_in_text(text) or ():

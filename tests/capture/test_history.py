@@ -14,7 +14,7 @@ from apps.fakes import ScriptedChat
 from conversations import KINDS, TOPICS, Shelf, alone, chain, said, turns_of
 from live import attached
 from rag_eval_otel import Evaluation, Sample, record_answer, record_question, record_retrieval
-from rag_eval_otel.capture.conventions.agents import with_chat_history
+from rag_eval_otel.capture.conventions.agents import without_written_calls
 from rag_eval_otel.capture.step import history_in
 from rag_eval_otel.capture.values import plain
 from rag_eval_otel.judge.lexical import LexicalJudge
@@ -59,7 +59,7 @@ CALLS = {"tool_calls": [{"name": "search", "args": {}, "id": "1"}]}
 def test_forms(data: Any, history: list[tuple[str, str]]) -> None:
     """Messages of user and assistant count, without calls and results of tools, and images."""
     call = replace(llm("model", None, at=(0, 1)), history=history_in(plain(data)))
-    assert [tuple(message) for message in with_chat_history(call).history] == history
+    assert [tuple(message) for message in without_written_calls(call).history] == history
 
 
 class Noting(LexicalJudge):

@@ -71,7 +71,7 @@ def test_events_of_a_tool() -> None:
     outputs = ("two", ToolMessage("two", tool_call_id="1"), {"content": "two"})
     for output in (*outputs, (), ("x", "two"), 2, None, object()):
         events = Events(capture(content="all"))
-        events.handler.on_tool_start(None, "{'a': 1}", run_id=events.call)
+        events.handler.on_tool_start(None, "{'a': 1}", run_id=events.call, handler="an argument")
         run = events.run(events.call)
         events.handler.on_tool_end(output, run_id=events.call)
         assert run.asked == "{'a': 1}"

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
@@ -108,6 +109,7 @@ def test_a_span_of_otlp() -> None:
         (np.float64(0.5), 0.5),
         (("a", Role.USER), ["a", "user"]),
         (OrderedDict(a=(1, None)), {"a": [1, None]}),
+        (httpx.Headers([("a", "1"), ("b", "2"), ("a", "3")]), {"a": "1, 3", "b": "2"}),
         ({Role.USER: {b"b"}}, {"user": ["b"]}),
         (object(), None),
         (True, True),

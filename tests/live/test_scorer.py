@@ -395,9 +395,9 @@ def test_sinks() -> None:
         def __call__(self, evaluation: Evaluation) -> None:
             calls.append(evaluation.status)
 
-        def flush(self, timeout: float) -> bool:
+        def flush(self, timeout: float) -> bool | None:
             calls.append(timeout)
-            return timeout > 1
+            return None if timeout > 1 else False
 
         def close(self) -> None:
             calls.append("closed")

@@ -151,7 +151,7 @@ def read(view: Span, *, most: int = MAX_TEXT_CHARS) -> Step:
     if convention is None or kind in {None, "aside"}:
         step = new_step(span, kind or "other", flat=True)
     else:
-        step = agents.with_chat_history(convention.to_step(span, kind))
+        step = agents.without_written_calls(convention.to_step(span, kind))
     if recorded_on(span):
         step = native.with_recorded(span, step)
     metadata = metadata_in(span.attributes, _METADATA_PREFIXES)

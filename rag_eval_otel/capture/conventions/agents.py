@@ -95,7 +95,7 @@ def _smolagents_step(view: Span, of: Kind) -> Step:
     return step
 
 
-def with_chat_history(step: Step) -> Step:
+def without_written_calls(step: Step) -> Step:
     """Return ``step`` without a history of smolagents, in which calls of tools are texts, too."""
     is_of_agent = any(message.text.startswith("New task:\n") for message in step.history)
     return replace(step, history=()) if is_of_agent else step

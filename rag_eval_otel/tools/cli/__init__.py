@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt as interrupt:
-        say(": ".join(["interrupted", *map(str, interrupt.args)]))
+        say("; ".join(["interrupted", *map(str, interrupt.args)]))
         return _INTERRUPTED
     except (RagEvalError, OSError) as error:  # such as a full disk
         say(str(error))
