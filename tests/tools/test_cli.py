@@ -305,7 +305,7 @@ def test_an_interrupt_has_no_traceback(
 
     monkeypatch.setattr(import_module("rag_eval_otel.tools.report"), "run", interrupted)
     assert main(["report", "a.jsonl", "--texts", "on"]) == 130
-    assert capsys.readouterr().err == "rag-eval-otel: interrupted: on\n"
+    assert capsys.readouterr().err == "rag-eval-otel: interrupted; on\n"
 
 
 ROW = {"question": "When?", "contexts": ["In 1879."], "answer": "In 1879.", "score": 0.5}
