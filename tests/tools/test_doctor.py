@@ -201,30 +201,26 @@ def test_a_malformed_endpoint_is_a_problem(url: str, monkeypatch: Any, capsys: A
     assert capsys.readouterr().out.count(f"PROBLEM otlp-fails: traces to {url}") == 1
 
 
+RATIO = {"OTEL_TRACES_SAMPLER": "traceidratio"}
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "cause"),
+    ("variables", "cause"),
     [
-        ("OTEL_SDK_DISABLED", "True", "sdk-disabled"),
-        ("OTEL_TRACES_SAMPLER", "parentbased_always_off", "sampler-off"),
-        ("TRACELOOP_TRACE_CONTENT", "false", "content-hidden"),
-        ("OTEL_TRACES_EXPORTER", "none", "traces-not-exported"),
-        ("OTEL_TRACES_EXPORTER", "zipkin", "exporter-missing"),
+        ({"OTEL_SDK_DISABLED": "True"}, "sdk-disabled"),
+        ({"OTEL_TRACES_SAMPLER": "parentbased_always_off"}, "sampler-off"),
+        ({"TRACELOOP_TRACE_CONTENT": "false"}, "content-hidden"),
+        ({"OTEL_TRACES_EXPORTER": "none"}, "traces-not-exported"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "exporter-missing"),
+        (RATIO | {"OTEL_TRACES_SAMPLER_ARG": "0"}, "sampler-off"),
+        *((RATIO | {"OTEL_TRACES_SAMPLER_ARG": argument}, None) for argument in ("0.5", "much")),
     ],
 )
-def test_findings_on_a_variable(name: str, value: str, cause: str) -> None:
-    """A variable that prevents scoring is named with its value."""
-    (finding,) = from_variables({**QUIET, name: value})
-    assert finding.cause == cause
-    assert name in finding.seen
-
-
-@pytest.mark.parametrize(
-    ("argument", "expected"), [("0", ["sampler-off"]), ("0.5", []), ("1", []), ("much", [])]
-)
-def test_a_sampler_with_an_argument(argument: str, expected: list[str]) -> None:
-    """A ratio of 0 drops all; a ratio of 1 is no finding."""
-    sampler = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": argument}
-    assert [one.cause for one in from_variables({**QUIET, **sampler})] == expected
+def test_findings_on_a_variable(variables: dict[str, str], cause: str | None) -> None:
+    """A variable that prevents scoring is named; a ratio of 0 drops all, another is no finding."""
+    found = from_variables({**QUIET, **variables})
+    assert [one.cause for one in found] == ([cause] if cause else [])
+    assert all(next(iter(variables)) in one.seen for one in found)
 
 
 def test_a_failure_of_another_signal_is_a_warning() -> None:

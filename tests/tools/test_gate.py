@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offline import evaluated, numbers
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.compare import (
     Entry,
@@ -179,30 +179,16 @@ def test_answers_may_differ_from_the_baseline(tmp_path: Path) -> None:
 def test_the_level_is_shared_by_all_comparisons(tmp_path: Path) -> None:
     """Seven lower rows are enough for one metric at 1 %, but not for each of two metrics."""
     rows = [row(i, 0.5) for i in range(7)]
-    both = [
-        Row(
-            index=one.index,
-            sample=one.sample,
-            evaluation=Evaluation(scores=(one["m"], Score(name="n", value=1.0, version="1"))),
-        )
-        for one in rows
-    ]
+    other = Score(name="n", value=1.0, version="1")
+    both = [replace(one, evaluation=Evaluation(scores=(one["m"], other))) for one in rows]
     path = jsonl(tmp_path / "scores.jsonl", [one.to_dict() for one in both])
     for names, passes in ((["m"], False), (["m", "n"], True)):
         gate = Gate(no_worse=dict.fromkeys(names, 0.0), baseline=path)
         check, summary = GateCheck(gate, {"m": (0, 1), "n": (0, 1)}), Summary(["m", "n"])
         for one in both:
             low = Score(name="m", value=0.1, version="1")
-            scores = Evaluation(scores=(low, one["n"]))
-            check.add(Row(index=one.index, sample=one.sample, evaluation=scores))
+            check.add(replace(one, evaluation=Evaluation(scores=(low, other))))
         assert check.result(summary.totals()).passed is passes
-
-
-def test_a_result_in_memory_is_checked_in_the_same_way() -> None:
-    """`DatasetResult.check` takes the gate and says why it fails."""
-    result = evaluated(numbers(1, 0, 1))
-    assert result.check(Gate(means={"reads": 0.6})).passed
-    assert not result.check(Gate(pass_rate=0.7)).passed
 
 
 @pytest.mark.parametrize(
