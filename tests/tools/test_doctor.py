@@ -12,17 +12,9 @@ import pytest
 
 from openai_server import HttpReply, LoopbackServer, ScriptedOpenAI
 from otlp_receiver import OtlpReceiver
+from rag_eval_otel.tools import doctor
 from rag_eval_otel.tools.cli import main
-from rag_eval_otel.tools.doctor import (
-    Answer,
-    Diagnosis,
-    diagnose,
-    endpoint_of,
-    export_nothing,
-    from_answers,
-    from_variables,
-    otlp_endpoints,
-)
+from rag_eval_otel.tools.doctor import Answer, Diagnosis, diagnose, endpoint_of, from_variables
 
 pytestmark = pytest.mark.slow  # each runs a command against a server
 
@@ -124,7 +116,7 @@ def exported(signal: Any, protocol: str, **environ: str) -> Answer:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
-        return export_nothing(endpoint_of(signal, f"otlp_proto_{protocol}", os.environ), 3.0)
+        return doctor.export_nothing(endpoint_of(signal, f"otlp_proto_{protocol}", os.environ), 3.0)
 
 
 @pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
@@ -175,7 +167,7 @@ def test_http_statuses(status: int, text: str) -> None:
 def test_endpoints_are_those_of_the_sdk(variables: dict[str, str], expected: str) -> None:
     """A signal's own endpoint is used as it is; to the common one the path is added."""
     environ = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
-    endpoints = otlp_endpoints({**environ, "OTEL_LOGS_EXPORTER": "none"})
+    endpoints = doctor.otlp_endpoints({**environ, "OTEL_LOGS_EXPORTER": "none"})
     found = ", ".join(f"{one.exporter.removeprefix('otlp_proto_')} {one.url}" for one in endpoints)
     assert found.startswith(expected)
 
@@ -227,12 +219,12 @@ def test_a_failure_of_another_signal_is_a_warning() -> None:
     """If traces arrive, failing metrics are a warning; so is a dead default endpoint."""
     over = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here"}
     traces, metrics = (endpoint_of(s, "otlp_proto_http", over) for s in ("traces", "metrics"))  # type: ignore[arg-type]
-    found = from_answers(
+    found = doctor.from_answers(
         [Answer(endpoint=traces, is_ok=True), Answer(endpoint=metrics, is_ok=False)]
     )
     assert [(one.cause, one.level) for one in found] == [("otlp-signal", "warning")]
     nowhere = Answer(endpoint=endpoint_of("traces", "otlp_proto_grpc", {}), is_ok=False)
-    assert [(one.cause, one.level) for one in from_answers([nowhere])] == [
+    assert [(one.cause, one.level) for one in doctor.from_answers([nowhere])] == [
         ("otlp-unset", "warning")
     ]
 
