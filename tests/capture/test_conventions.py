@@ -13,6 +13,7 @@ from plain_views import Role, View, Word, circle, ring
 from rag_eval_otel.capture.conventions import (
     CONVENTIONS,
     convention_of,
+    haystack,
     holds_documents,
     is_flat,
     kind_of,
@@ -627,3 +628,31 @@ def test_every_convention_is_tried() -> None:
 def test_recordings() -> None:
     """The spans of recorded applications are read as they were."""
     assert misread() == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "question"),
+    [
+        ({}, None),
+        ({"query": "q"}, "q"),
+        ({"data": {"a": {"query": "q"}, "b": {"query": "q"}}}, "q"),
+        ({"a": {"query": "q"}, "b": {"query": "other"}}, None),
+        ({"a": {"messages": [{"role": "user", "content": "q"}]}, "b": 7}, "q"),
+    ],
+)
+def test_the_question_of_a_pipeline(inputs: object, question: str | None) -> None:
+    """Components that got different ones leave it open."""
+    assert haystack.query_of(inputs) == question
+
+
+@pytest.mark.parametrize(
+    ("outputs", "answer"),
+    [
+        ({"model": {"replies": ["a"]}, "count": 7}, "a"),
+        ({"model": {"replies": ["a"]}, "other": {"replies": ["b"]}}, None),
+        ({"model": {"replies": ["b"]}, "builder": {"answers": [{"data": "a"}]}}, "a"),
+    ],
+)
+def test_the_answer_of_a_pipeline(outputs: object, answer: str | None) -> None:
+    """That of an answer builder goes first; several leave it open."""
+    assert haystack.answer_of_components(outputs) == answer

@@ -33,7 +33,6 @@ from apps.parts import PROMPT, lookup, rag
 from rag_eval_otel.capture.langchain import (
     _LEVELS,
     LangChainCapture,
-    LangChainHook,
     note,
     note_search,
 )
@@ -446,17 +445,3 @@ def test_results_of_a_search_have_their_scores() -> None:
     found = note_search([(Document("a", id="1"), np.float32(0.5)), Document("b"), ("c", 0.5)])
     first, second = ({"page_content": text, "metadata": {}} for text in "ab")
     assert found == [{**first, "id": "1", "score": 0.5}, {**second, "id": None}, "c"]
-
-
-def test_a_hook_has_its_handler_until_it_is_removed() -> None:
-    """Unless another one is there at the first run."""
-    hook, handler = LangChainHook(), capture().handler
-    hook.install(handler)
-    assert hook.get() is handler
-    hook.remove()
-    assert hook.get() is None
-    for is_there, expected in ((True, None), (False, handler)):
-        answers = iter([is_there])
-        hook.install(handler, lambda answers=answers: next(answers))
-        assert [hook.get(), hook.get()] == [expected, expected]
-    hook.remove()

@@ -86,18 +86,6 @@ def test_a_tree_with_too_many_runs_is_no_turn() -> None:
     assert len(captured.recorder.trees) == 0
 
 
-def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
-    """It is still open when the runs have ended; its trace is read when it has."""
-    captured = capture(spans="none")
-    with captured.tracer.start_as_current_span("request") as request:
-        run_turn(captured)
-        assert not captured.turns
-    assert len(captured.pipeline.store) == 1
-    captured.flush()
-    assert [span for span, _ in captured.turns] == [request.get_span_context()]
-    assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
-
-
 def test_a_tree_waits_for_what_is_still_open() -> None:
     """An abandoned stream ends its root first, and its model soon after."""
     captured = capture(grace=GRACE)

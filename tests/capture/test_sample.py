@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from plain_views import View
 from properties import examples
+from rag_eval_otel import semconv
 from rag_eval_otel.capture.documents import paragraphs
-from rag_eval_otel.capture.sample import RecentTurns, turns_in, why_none
+from rag_eval_otel.capture.sample import RecentTurns, steps_in, turns_in, why_none
+from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.step import Step
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.types import Passage, Sample
@@ -647,3 +650,19 @@ def test_samples_of_any_trace(steps: list[Step]) -> None:
 def test_recordings() -> None:
     """The spans of recorded applications are read as they were."""
     assert misread() == []
+
+
+def test_spans_of_an_exported_trace() -> None:
+    """A copy counts once, our own spans if one stands for a turn; two with one id are refused."""
+    theirs, first = View(name="theirs", span_id=1, end=5), View(name="first", span_id=2, end=3)
+    for scope in ("a", "z"):
+        theirs.scope, ours = scope, View(name="ours", span_id=3, scope=semconv.SCOPE, end=4)
+
+        def names(*spans: Span) -> list[str] | None:
+            found = steps_in(spans, most=9)
+            return None if found is None else [step.name for step in found]
+
+        assert names(theirs, ours, first, replace(theirs)) == ["first", "theirs"]
+        ours.attributes = {semconv.EVALUATION_STATUS: "scored"}
+        assert names(theirs, ours, first) == ["first", "ours", "theirs"]
+        assert names(theirs, replace(ours, span_id=1)) is None

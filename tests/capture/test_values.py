@@ -3,20 +3,13 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-)
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from pydantic import BaseModel
 
 from rag_eval_otel.capture.langchain import note
@@ -74,15 +67,12 @@ class Row(NamedTuple):
         ({"input": {"query": "q"}}, "q"),
         ({"input": {"other": "x"}, "query": "q"}, "q"),
         ({"input": CHAT}, "q2"),
-        ({"input": HumanMessage("q")}, "q"),
         ({"messages": tuple(CHAT)}, "q2"),
         ({"messages": "x"}, None),
-        ({"messages": [("user", "q"), ("assistant", "a")]}, "q"),
         ({"messages": [{"role": "user", "content": "q"}, {"role": "tool", "content": "t"}]}, "q"),
         ({"messages": [{"role": "user", "content": BLOCKS}]}, "ab"),
         ({"messages": [{"type": "human", "content": "q"}]}, "q"),
         (OrderedDict(query="q"), "q"),
-        (MappingProxyType({"query": "q"}), "q"),
         (CHAT, "q2"),
         (CHAT[:1], None),
         ([("human", "q")], "q"),
@@ -92,7 +82,6 @@ class Row(NamedTuple):
         (AIMessage("a"), None),
         (State(question="q"), "q"),
         (Row("q", "a"), None),
-        (SimpleNamespace(question="q"), None),
         (Document("x"), None),
         (None, None),
         (7, None),
@@ -115,7 +104,6 @@ def test_questions(value: object, expected: str | None) -> None:
         ({"output": "{'answer': 'a'}"}, "a"),
         ({"question": "q"}, None),
         (AIMessage("a"), "a"),
-        (AIMessageChunk(content="a"), "a"),
         (AIMessage([{"type": "text", "text": "a"}, {"type": "tool_use"}]), "a"),
         (HumanMessage("q"), None),
         ({"messages": CHAT}, None),
@@ -165,24 +153,10 @@ class Role(Enum):
     USER = "user"
 
 
-@dataclass
-class Message:
-    """What was said."""
-
-    _role: Role
-    _content: list[Any]
-
-
 @given(DATA)
 def test_the_repr_of_data_is_read_back(data: Any) -> None:
     """Plain data comes back as it was, whatever is in its texts."""
     assert data_in(repr(data)) == data
-
-
-def test_records_are_dicts_and_members_their_values() -> None:
-    """A dataclass is read by its fields, a member of an enum by its value."""
-    said = Message(_role=Role.USER, _content=["<hello>"])
-    assert data_in(repr([said])) == [{"_role": "user", "_content": ["<hello>"]}]
 
 
 @pytest.mark.parametrize("thing", [print, [].append, object(), lambda: None, Role, dataclass])

@@ -55,9 +55,10 @@ def test_late_scores_are_on_a_span_of_their_own(score_events: Any) -> None:
     """With the ids of user and session. Its events are those that the span would have had."""
     with attached(score_events=score_events) as app:
         chain = missed(app)
+        rate(chain)
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {("scored", "span_missed"): 1}
-        (carrier,) = app.carriers()
+        carrier, _of_feedback = app.carriers()
         found = checked(carrier, chain.get_span_context())
         assert (found["session.id"], found["user.id"]) == ("s", "u")
         assert {"faithfulness", "rag.evaluation"} <= set(field(found, "name"))
@@ -131,16 +132,3 @@ def test_feedback_after_the_scores_is_on_a_span_of_its_own() -> None:
             **IDENTIFIER,
         }
         assert field(second.attributes or {}, "score", "annotation") == [0.5]
-
-
-def test_feedback_on_turns_that_are_not_evaluated() -> None:
-    """What came before is on the span, and what comes later on another one."""
-    with attached(sample_rate=0.0) as app:
-        chain = app.turn()
-        rate(chain, 1.0)
-        assert app.handle.flush(PATIENCE)
-        assert app.attributes_of(chain)["rag.feedback.user.score"] == 1.0
-        rate(chain)
-        assert app.handle.flush(PATIENCE)
-        (carrier,) = app.carriers()
-        assert field(checked(carrier, chain.get_span_context()), "score", "annotation") == [0.0]

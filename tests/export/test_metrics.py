@@ -20,7 +20,6 @@ from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
 UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
 
-
 FAILED = Score(name="context_relevance", status="error", reason="timeout")
 NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 
@@ -70,9 +69,12 @@ def test_requests_tokens_and_money_are_counted() -> None:
 
 
 def test_histograms_have_one_scale() -> None:
-    """The buckets cover [0, 1]; normalized scores are recorded, including 0."""
+    """The buckets cover [0, 1], or 10 ms to a minute; normalized scores are recorded."""
     zero = Score(name="rubric", value=1, normalized=0.0)
-    points = recorded(Evaluation(scores=(OK, NORMAL, zero)))["rag.evaluation.score"]
+    of = recorded(Evaluation(scores=(OK, NORMAL, zero)))
+    points = of["rag.evaluation.score"]
+    seconds = of["rag.evaluation.duration"][0].explicit_bounds
+    assert seconds == (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
     sums = {p.attributes["gen_ai.evaluation.name"]: p.sum for p in points}
     assert sums == {"faithfulness": 1.0, "correctness": 0.75, "rubric": 0.0}
 

@@ -108,7 +108,6 @@ CHECKS: Mapping[str, Check] = {
     "explanation_band": lambda stated, out, _: _only(out).explanation == _band(stated),
 }
 
-
 _OUTCOMES: Mapping[str, str] = {
     "undefined: no_claims": "ac-11 ac-14 fa-06 hfa-05 rec-06",
     "0.15": "ac-12 ac-13",

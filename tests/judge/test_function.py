@@ -2,13 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 
-from rag_eval_otel import FunctionJudge, aevaluate, evaluate, instrument
+from rag_eval_otel import FunctionJudge, aevaluate, evaluate
 from scoring import FULL
 
 REPLY = '{"context_relevance_1": 2, "rating": 2}'
@@ -83,14 +81,3 @@ def test_a_function_that_fails_gives_no_number(function: Any, status: str, reaso
     found = {(s.status, s.reason) for s in result.scores if s.name == "context_relevance"}
     assert found == {(status, reason)}
     assert (result.outcome, result.cause) == (None, None)
-
-
-def test_live_options_take_a_function() -> None:
-    """`instrument` takes a function, too; something else is refused with the way out."""
-
-    def judge(prompt: str) -> Awaitable[str]:
-        return slow(prompt)
-
-    handle = instrument(tracer_provider=TracerProvider(), judge=judge, drift=False)
-    assert handle.stats.captured == 0
-    handle.shutdown()

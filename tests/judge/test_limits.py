@@ -86,16 +86,6 @@ def kinds(results: list[str | Exception]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "error", [errors.JudgeTransportError("500"), errors.JudgeTimeoutError("slow"), refusal()]
-)
-def test_a_passing_failure_is_retried(error: errors.JudgeError) -> None:
-    """One failure is not noticed."""
-    failures = [error]
-    result, server = run(lambda s: s.ask(), lambda _: failures.pop() if failures else None)
-    assert (result, len(server.at)) == ("fine", 2)
-
-
-@pytest.mark.parametrize(
     "kind",
     [errors.JudgeAuthError, errors.JudgeRequestError, errors.UnparsableReplyError, RuntimeError],
 )

@@ -21,14 +21,16 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import errors
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.openai import OpenAIClient, OpenAIJudge, SchemaMode
+from rag_eval_otel.judge.openai import OpenAIClient, OpenAIJudge, SchemaMode, usage_of
 from rag_eval_otel.judge.tasks import Rating, Reply, Statements, Task
 from rag_eval_otel.metrics import metric
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.providers import PROVIDERS
-from rag_eval_otel.types import Replies, Sample, Score
+from rag_eval_otel.types import Replies, Sample, Score, Usage
 from support import GOOD, good_parts, in_turn, names_asked, text_asked
 
+NAN = float("nan")
+CACHED = {"prompt_tokens_details": {"cached_tokens": 99}}
 T = TypeVar("T", bound=errors.JudgeError)
 
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
@@ -137,7 +139,8 @@ def test_a_refused_format_gives_way(taken: str, caplog: pytest.LogCaptureFixture
     tries = 2 if taken == "json_object" else 3
     assert [first.usage.judge_requests, second.usage.judge_requests] == [tries, 1]
     (said,) = [record.getMessage() for record in caplog.records if record.name == "rag_eval_otel"]
-    assert f"HTTP {refusal.status}" in said
+    refusals = ", ".join(["HTTP 422"] * (tries - 1))
+    assert f"({refusals}); from now on: {taken}, temperature 0.0" in said
     assert "the user's text" not in said
 
 
@@ -268,6 +271,55 @@ def test_a_client_of_the_users_own_is_used() -> None:
     with ScriptedOpenAI(good_parts) as server:
         assert asyncio.run(use(server.base_url)) is False
         assert server.requests[0].headers["authorization"] == "Bearer sk-own"
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (None, None),
+        ({}, None),
+        ({"usage": {"prompt_tokens": "7", "completion_tokens": None, "total_tokens": NAN}}, None),
+        ({"usage": {"prompt_tokens": -7}}, None),
+        ({"usage": {"prompt_tokens": 0, "total_tokens": 0}, "data": []}, None),
+        ({"usage": {"prompt_tokens": 1}}, Usage(prompt_tokens=1)),
+        ({"usage": {"completion_tokens": 3, "total_tokens": 2}}, Usage(completion_tokens=3)),
+        (
+            {"usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 20, **CACHED}},
+            Usage(prompt_tokens=10, cached_tokens=10, completion_tokens=10),
+        ),
+        ({"usage": {"prompt_tokens": 6}, "data": 0}, Usage(embedding_tokens=6)),
+    ],
+)
+def test_the_usage_in_a_reply(body: object, usage: Usage | None) -> None:
+    """Thoughts may be in the total alone; a cache has at most the prompt; nonsense is not 0."""
+    assert usage_of(body) == usage
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"temperature": -0.1}, "temperature must be None or 0 to 2, not -0.1"),
+        ({"temperature": 2.1}, "temperature must be None or 0 to 2, not 2.1"),
+        ({"timeout": 0}, "timeout must be above 0, retries at least 0"),
+        ({"retries": -1}, "timeout must be above 0, retries at least 0"),
+    ],
+)
+def test_options_off_their_scale(options: dict[str, Any], told: str) -> None:
+    """They are refused with the scale, whose ends are allowed."""
+    with pytest.raises(errors.ConfigError, match=told):
+        OpenAIJudge("m", **options)
+    for temperature in (0, 2):
+        limits = OpenAIJudge("m", timeout=0.1, retries=0, temperature=temperature).endpoint.limits
+        assert (limits.timeout, limits.retries) == (0.1, 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 9}])
+def test_texts_that_are_too_long_are_not_sent_again(options: dict[str, Any]) -> None:
+    """Not without an option that the message names, either, unless it is a limit of ours."""
+    words = "the context length is exceeded by max_tokens and response_format"
+    error, requests = failing(refused(words), errors.JudgeTooLongError, **options)
+    assert str(error) == "HTTP 400: the texts are too long for the model"
+    assert requests == (1 if options else 2)
 
 
 def limit_sent(body: Mapping[str, Any]) -> object:

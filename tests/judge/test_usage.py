@@ -14,14 +14,13 @@ from rag_eval_otel import Sample, aevaluate, errors
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.openai import OpenAIJudge, usage_of
+from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.types import Evaluation, Usage
 from support import benchmark
 
 TABLE = {"models": {"j": {"input": 1.0, "output": 4.0}, "e": {"input": 0.5}}}
-
 
 TURNS = benchmark("_turns")
 SAMPLE = Sample(**TURNS.turns()[7])
@@ -66,28 +65,6 @@ def test_failed_requests_are_counted_without_tokens() -> None:
     assert found.usage == Usage(judge_requests=len(asked))
     assert sum(score.usage.judge_requests for score in found.scores) == len(asked)
     assert found.cost is None
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        None,
-        {},
-        {"usage": {"prompt_tokens": "7", "completion_tokens": None, "total_tokens": float("nan")}},
-        {"usage": {"prompt_tokens": -7}},
-        {"usage": {"prompt_tokens": 0, "total_tokens": 0}, "data": []},
-    ],
-)
-def test_a_usage_that_cannot_be_read_is_unknown(body: object) -> None:
-    """A server may leave it out or write nonsense, which costs no score, and is not 0 tokens."""
-    assert usage_of(body) is None
-
-
-def test_thoughts_and_cached_tokens_are_read() -> None:
-    """Thoughts that only the total has are reply tokens; a cache holds at most the prompt."""
-    usage = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 20}
-    found = usage_of({"usage": {**usage, "prompt_tokens_details": {"cached_tokens": 99}}})
-    assert found == Usage(prompt_tokens=10, cached_tokens=10, completion_tokens=10)
 
 
 def scored(metrics: Sequence[str], *, explanations: bool = False) -> Evaluation:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableLambda
 
-from apps.fakes import KeywordRetriever, ScriptedChat
-from apps.replies import saying
+from apps.fakes import KeywordRetriever
 from live import QUESTION, SOURCES, App, Source, answered, asked, attached, generated, retrieved
 from rag_eval_otel.live.explain import Explanations
 
@@ -70,16 +69,6 @@ def test_a_trace_without_a_turn_is_explained_by_the_id_of_its_spans(source: Sour
         text = app.handle.explain(app.exported()[0].context.trace_id)
     assert text is not None
     assert "is skipped, no_answer: A retrieval was recorded, but no answer text" in text
-
-
-def test_a_chat_without_a_retrieval_is_explained() -> None:
-    """Its span has no status, but it may be asked why."""
-    with attached() as app:
-        ScriptedChat(reply=saying("Hello.")).invoke("Hi", {"callbacks": [app.handle.callback]})
-        assert app.handle.flush(60)
-        text = app.handle.explain(app.exported()[0].context.trace_id)
-    assert text is not None
-    assert "is skipped, no_retrieval: " in text
 
 
 def test_turns_that_are_not_sampled_are_explained(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,6 @@ from processes import ran
 pytestmark = pytest.mark.slow  # each starts a program: providers are set once in a process
 ROOT = Path(__file__).parents[2]
 
-
 (SNIPPET,) = [
     block
     for block in re.findall(
@@ -21,7 +20,6 @@ ROOT = Path(__file__).parents[2]
     )
     if "set_meter_provider" in block
 ]
-
 
 START = """
 from opentelemetry import trace
@@ -35,13 +33,11 @@ provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
 trace.set_tracer_provider(provider)
 """
 
-
 TURNS = """
 for _ in range(2):
     rag().invoke("When was Borealis Kites founded?", config={"callbacks": [handle.callback]})
     handle.flush()
 """
-
 
 ATTACH = "handle = instrument()\n"
 

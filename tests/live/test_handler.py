@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from live import usual_options
 from parallel import at_once
-from rag_eval_otel import RagEvalCallbackHandler, RagEvalSpanProcessor
+from rag_eval_otel import RagEvalCallbackHandler
 from rag_eval_otel.errors import ConfigError
 from runs import run_chain
 
@@ -44,16 +42,6 @@ def test_handlers_share_a_pipeline(
     first.shutdown(0.0)
     run_chain(second, "rag")
     assert second.stats.turns == {"scored": 2, "dropped shutdown": 1}
-
-
-def test_a_handler_finds_a_processor(provider: TracerProvider) -> None:
-    """A callback handler reports to the processor that the global provider has already."""
-    processor = RagEvalSpanProcessor(SimpleSpanProcessor(InMemorySpanExporter()), **usual_options())
-    provider.add_span_processor(processor)
-    handler = RagEvalCallbackHandler()
-    run_chain(handler, "rag")
-    assert handler.flush()
-    assert handler.stats.turns == processor.handle.stats.turns == {"scored": 1}
 
 
 @pytest.mark.usefixtures("provider")

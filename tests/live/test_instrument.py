@@ -31,7 +31,6 @@ from rag_eval_otel.drift import DriftOptions
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.export.attributes import EventSink
 from rag_eval_otel.live.instrument import SINKS, build_sinks, pipeline_of, print_scores
-from rag_eval_otel.live.store import CHUNK
 
 SCORED = {("turn", "scored"): 1, ("step", None): 1}
 SIMPLE = SimpleSpanProcessor(InMemorySpanExporter())
@@ -106,15 +105,6 @@ def test_stats_count_turns_and_held_spans(bare: TracerProvider) -> None:
     assert stats.turns == stats.released == {"scored": 1}
     assert (stats.held, stats.scoring, stats.failures) == (0, 0, {})
     assert stats.sources == {"native": 1}
-
-
-def test_force_flush_takes_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It releases held spans, as the flush of a handle does."""
-    processor, seen = RagEvalSpanProcessor(SIMPLE, **usual_options()), list[float]()
-    monkeypatch.setattr(pipeline_of(processor.handle), "force_flush", seen.append)
-    processor.force_flush(200)
-    assert seen == [0.2]
-    processor.handle.shutdown(0.0)
 
 
 def test_a_second_processor_passes_its_spans_on(
@@ -304,24 +294,6 @@ def test_others_in_our_place_stay(provider: TracerProvider, exporter: InMemorySp
     provider.get_tracer("app").start_span("s").end()
     assert seen == ["first", "last", "first"]
     assert len(exporter.get_finished_spans()) == 2
-
-
-def test_a_failing_flush_costs_no_span(
-    bare: TracerProvider, exporter: InMemorySpanExporter
-) -> None:
-    """A shutdown that finds more held than a queue takes releases all, whatever a flush raises."""
-
-    class Broken(SimpleSpanProcessor):
-        def force_flush(self, timeout_millis: int = 30_000) -> bool:
-            raise RuntimeError(timeout_millis)
-
-    bare.add_span_processor(Broken(exporter))
-    options = usual_options(judge=GatedJudge(), raise_errors=False, shutdown_seconds=0.01)
-    instrument(tracer_provider=bare, **options)
-    for _ in range(CHUNK + 1):
-        bare.get_tracer("app").start_span("turn", attributes=RECORDED).end()
-    bare.shutdown()
-    assert statuses(exporter) == {"shutdown": CHUNK + 1}
 
 
 def test_a_user_who_loses_patience_loses_no_span(

@@ -32,12 +32,14 @@ from live import (
     attached,
     generated,
     good_judge,
+    retrieved,
     told,
 )
 from parallel import forking, in_child
-from rag_eval_otel import Evaluation, record_feedback, record_question
+from rag_eval_otel import Evaluation, record_feedback, record_question, semconv
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
+from rag_eval_otel.runtime.guard import JUDGING
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, Job
 from rag_eval_otel.types import Ending
 from recording import ANSWER, PAGE, QUESTION, Capture, begin, begin_turn, capture, finish, run_turn
@@ -157,21 +159,6 @@ def test_missing_providers(events: str, logs: list[str]) -> None:
 
 
 # --- flushes, drains, and full queues -------------------------------------------------------------
-
-
-def test_a_flush_does_not_end_a_turn_that_is_not_over() -> None:
-    """Its span leaves, flushed; its scores come when it is over, as events."""
-    with attached() as app:
-        chain, call = open_turn(app)
-        app.handle.flush(0.1)
-        app.let_leave()
-        assert app.status_of(chain) == "flushed"
-        assert app.counted() == {}
-        call.end()
-        assert app.handle.flush()
-        assert app.counted() == {SCORED: 1}
-        assert app.scored_spans() == {id_of(chain): 1}
-        assert app.each_left_once()
 
 
 @pytest.mark.parametrize("method", ["flush", "shutdown"])
@@ -383,18 +370,6 @@ def test_nothing_is_written_on_the_application_s_thread() -> None:
         assert len(captured.pipeline.store) == 0
 
 
-def test_a_tree_that_is_released_before_it_was_read_is_read_then() -> None:
-    """The deadline may pass before the job begins: the spans are written, and scored later."""
-    with patient() as (captured, evaluator):
-        run_turn(captured)
-        release_all(captured, "timeout")
-        assert statuses(captured) == {None: 2, "timeout": 1}
-        evaluator.do_all()
-        assert len(captured.spans) == 3
-        (span, _), *_others = captured.turns
-        assert span == captured.span("invoke_workflow chain1").context
-
-
 def test_a_tree_that_found_no_room_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its spans say ``overload``, so its turns are counted so, even if there is room by then."""
     with patient() as (captured, evaluator):
@@ -514,6 +489,152 @@ def gated(**options: Any) -> Iterator[tuple[App, GatedExporter, GatedJudge]]:
         finally:
             exporter.open()
             judge.open()
+
+
+def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convention that fails costs a turn, never a span, and the application hears nothing."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    with attached(raise_errors=False) as app:
+        monkeypatch.setattr("rag_eval_otel.live.store.kind_of", fail)
+        app.turn(1)
+        monkeypatch.undo()
+        monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
+        app.turn(2)
+        assert app.handle.flush()
+        monkeypatch.undo()
+        app.turn(3)
+        assert app.handle.flush()
+        assert app.statuses() == {"scored": 1, "error": 1, None: 7}
+        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
+
+
+def test_spans_of_the_judge_s_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the thread of the evaluator, foreign spans are dropped, and ours leave as they are."""
+    with attached() as app:
+        own = app.provider.get_tracer(semconv.JUDGE_SCOPE).start_span("chat")
+        monkeypatch.setattr(threading.current_thread(), "name", "rag-eval-otel")
+        token = JUDGING.set(app.pipeline.evaluator)
+        app.turn()
+        own.end()
+        JUDGING.reset(token)
+        assert (app.names(), app.counted(), app.store.is_empty) == (["chat"], {}, True)
+
+
+def test_spans_after_the_end_leave_at_once() -> None:
+    """The span of a turn says ``shutdown``, and is counted; runs of LangChain say so, too."""
+    with attached() as app:
+        app.pipeline.close()
+        app.turns(1)
+        app.turns(1, "runs")
+        assert app.counted() == {("dropped", "shutdown"): 2}
+        assert app.statuses() == {"shutdown": 2, None: 4}
+
+
+def test_two_spans_with_one_id_make_their_trace_ambiguous() -> None:
+    """Nothing of it is scored, and its span says why."""
+    with attached() as app:
+        chain = app.chain()
+        spans = [app.step("RETRIEVER", chain, **retrieved(number)) for number in (1, 2)]
+        spans[1]._context = spans[0].get_span_context()  # type: ignore[attr-defined]  # noqa: SLF001
+        app.generate(1, chain)
+        for span in (*spans, chain):
+            span.end()
+        assert app.handle.flush(PATIENCE)
+        assert app.status_of(chain) == "skipped"
+        assert app.attributes_of(chain)["rag.evaluation.reason"] == "ambiguous"
+        assert app.counted() == {("skipped", "ambiguous"): 1}
+
+
+def test_without_spans_of_our_own_the_applications_stands_for_the_turn() -> None:
+    """It is still open when the runs have ended; its trace is read when it has."""
+    captured = capture(spans="none")
+    with captured.tracer.start_as_current_span("request") as request:
+        run_turn(captured)
+        assert not captured.turns
+    assert len(captured.pipeline.store) == 1
+    captured.flush()
+    assert [span for span, _ in captured.turns] == [request.get_span_context()]
+    assert (captured.span("request").attributes or {})["rag.evaluation.status"] == "scored"
+
+
+class Flushed(SpanProcessor):
+    """Notes how many spans had ended at each flush, and the milliseconds that it may take."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.is_broken = is_broken
+        self.ended, self.flushes = 0, list[tuple[int, int]]()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ended += 1
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        self.flushes.append((self.ended, timeout_millis))
+        if self.is_broken:
+            raise RuntimeError
+        return True
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_many_spans_leave_in_chunks_between_flushes(
+    monkeypatch: pytest.MonkeyPatch, *, is_broken: bool
+) -> None:
+    """So the queue of the next processor does not overflow, whatever a flush raises."""
+    monkeypatch.setattr("rag_eval_otel.live.pipeline.CHUNK", 2)
+    with gated(hold_seconds=3600, raise_errors=False) as (app, _, judge):
+        seen = Flushed(is_broken=is_broken)
+        app.pipeline.attach(seen)
+        app.pipeline.now = lambda: 0.0
+        for number in range(5):
+            app.record(number)
+        judge.asked.result(PATIENCE)
+        assert app.pipeline.force_flush(0.2) is not is_broken
+        assert seen.flushes == [(2, 200), (4, 200), (5, 200)]
+
+
+class Waits(threading.Condition):
+    """Waits for nothing, and notes how many seconds it might have waited."""
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> bool:
+        self.seconds = [*getattr(self, "seconds", ()), timeout]
+        return bool(predicate())
+
+
+@pytest.mark.parametrize(
+    ("method", "time", "waits"),
+    [
+        ("force_flush", 2000, [1.0, 2.0]),
+        ("force_flush", 20_000, [5.0, 20.0]),
+        ("drain", 10, [9.0, 9.5]),
+        ("drain", 0.1, [0.08, 0.5]),
+    ],
+)
+def test_the_time_for_scores_and_for_spans(method: str, time: float, waits: list[float]) -> None:
+    """A flush waits half of its time for scores, five seconds at most; the end all but a second."""
+    with attached() as app:
+        app.store._changed = changed = Waits(app.store.lock)  # noqa: SLF001
+        app.pipeline.now = lambda: 100.0
+        getattr(app.processor if method == "force_flush" else app.pipeline, method)(time)
+        assert changed.seconds == pytest.approx(waits)
+
+
+@pytest.mark.parametrize("is_forked", [False, True])
+def test_providers_of_logs_and_metrics_are_flushed(*, is_forked: bool) -> None:
+    """In a forked child that has taken something, metrics are their parent's."""
+    with attached() as app:
+        seen, logs, meters = Flushed(), Flushed(), Flushed()
+        app.pipeline.logs, app.pipeline.meters = logs, meters  # type: ignore[assignment]
+        app.pipeline.is_forked = is_forked
+        app.pipeline.attach(seen)
+        app.record()
+        for flush in (app.pipeline.flush_all, app.pipeline.drain_and_flush):
+            flush(PATIENCE)
+            assert seen.flushes[-1][0] == 1
+            assert seen.flushes[1:] == [(1, 5000)] * (len(logs.flushes) - 1)
+        assert logs.flushes == [(0, 5000)] * 2
+        assert meters.flushes == logs.flushes * (not is_forked)
 
 
 def on_thread(call: Callable[[], object]) -> threading.Thread:

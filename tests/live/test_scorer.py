@@ -1,32 +1,65 @@
-"""The scorer: which turns are admitted, scores that are kept and shared, budgets, the log."""
+"""The scorer: which turns are admitted, how each ends, budgets, the log, and missing searches."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
+from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.trace import SpanContext, TraceFlags
 
 import steps
-from live import ANSWER, CONTEXT, QUESTION, SCORED, SOURCES, Source, attached, good_answers
+from live import (
+    ANSWER,
+    CONTEXT,
+    KIND,
+    QUESTION,
+    SCORED,
+    SOURCES,
+    STATUS,
+    App,
+    Source,
+    answered,
+    attached,
+    generated,
+    good_answers,
+    remote,
+    retrieved,
+)
+from plain_views import View
 from rag_eval_otel import Config, Evaluation, LexicalJudge, Sample
 from rag_eval_otel.capture.turns import Turn, find_turns
 from rag_eval_otel.config import TURNS, Limit
 from rag_eval_otel.errors import JudgeAuthError, JudgeTransportError
 from rag_eval_otel.export.metrics import InstrumentSink
-from rag_eval_otel.live.scorer import Admission, TurnScorer, facts_of, sampling_point
+from rag_eval_otel.live.scorer import (
+    Admission,
+    TurnJob,
+    TurnScorer,
+    attributes_around,
+    facts_of,
+    sampling_point,
+)
 from rag_eval_otel.metrics.custom import Guideline
+from rag_eval_otel.runtime.threads import BackgroundEvaluator
 from rag_eval_otel.sampling import SamplingRule
 from rag_eval_otel.testing import FakeEmbedder, FakeJudge
-from rag_eval_otel.types import Label, Sampling, Score
+from rag_eval_otel.types import UNTOUCHED, Ending, Feedback, Label, Sampling, Score, SpanRef
+from runs import run_chain
 from support import ManualClock
 
 PROBABILITY = "rag.evaluation.sampling.probability"
+REASON, OUTCOME = "rag.evaluation.reason", "rag.evaluation.outcome"
 SECRET = "Ada Lovelace, born 1815"
 SAMPLE = Sample(question=f"Who is {SECRET}?", contexts=[f"{SECRET}."], answer=f"It is {SECRET}.")
 METRICS = tuple(Guideline(guidelines=f"It is {name}.", name=name) for name in ("polite", "short"))
@@ -158,12 +191,17 @@ def test_the_budget_of_a_cascade_limits_the_judge_alone() -> None:
 # --- budgets, and the log -------------------------------------------------------------------------
 
 
-def scorer(budget: str, reply: object = None) -> TurnScorer:
+def scorer(
+    budget: str | None = None, reply: object = None, *, room: int = 9, **options: Any
+) -> TurnScorer:
     judge = FakeJudge(lambda _: {"passing": True} if reply is None else reply)
-    options = Config(
-        judge=judge, metrics=METRICS[:1], embedder=FakeEmbedder({}), drift=False, budget=budget
-    )
-    return TurnScorer(options, instruments=InstrumentSink(MeterProvider()))
+    usual: Any = {"metrics": METRICS[:1], "embedder": FakeEmbedder({}), "drift": False}
+    parts: Any = {
+        "sinks": options.pop("sinks", ()),
+        "evaluator": BackgroundEvaluator(capacity=room),
+    }
+    config = Config(judge=judge, budget=budget, **usual, **options)
+    return TurnScorer(config, instruments=InstrumentSink(MeterProvider()), **parts)
 
 
 def judged(by: TurnScorer, sample: Sample = SAMPLE) -> Evaluation | None:
@@ -233,6 +271,177 @@ def test_what_a_sink_throws_costs_no_span(error: type[BaseException], source: So
         assert app.each_left_once()
 
 
+# --- one turn, from its sampling to its ending ----------------------------------------------------
+
+SPAN = SpanContext(7, 8, is_remote=False, trace_flags=TraceFlags(1))
+
+
+def ended(
+    by: TurnScorer, span: SpanContext = SPAN, *, of: Turn | None = None, **more: Any
+) -> Ending:
+    """Do a job as the evaluator does it, and return the ending with which its span leaves."""
+    endings = list[Ending]()
+    done = time.time_ns() - 2 * 10**9
+    of = of or turn()
+    job = TurnJob(scorer=by, turn=of, span=span, ended=done, release=endings.append, **more)
+    if job.begin():
+        asyncio.run(job.run())
+    (ending,) = endings
+    return ending
+
+
+def counts(by: TurnScorer) -> Mapping[str, int]:
+    return by.instruments.tally.stats().turns
+
+
+def test_the_ending_of_a_scored_turn() -> None:
+    """It has the scores, how the turn was sampled, what people said, and counts of searches."""
+    emitted = list[Evaluation]()
+    by = scorer(sample_rate=1.0, sinks=[emitted.append], metadata_keys=["tenant"])
+    said = Feedback(trace_id=7, span_id=8, score=1.0)
+    by.feedback.take(said, "ids", is_expected=True)
+    ending = ended(by, of=turn(metadata={"tenant": "acme"}), about={"by": "hand"}, is_missed=True)
+    (evaluation,) = emitted
+    assert ending == Ending(
+        "scored", None, evaluation, contexts="retrieval", feedback=(said,), searches=(1, 0, 0)
+    )
+    assert evaluation.span == SpanRef(trace_id=7, span_id=8)
+    assert evaluation.lag is not None
+    assert 2 <= evaluation.lag < 60
+    assert evaluation.about == {"rag.metadata.tenant": "acme", "by": "hand"}
+    assert evaluation.answer_length == len(ANSWER)
+    assert (evaluation.sampling, evaluation.is_span_missed) == (Sampling(), True)
+    assert counts(by) == {"scored span_missed": 1}
+    assert by.instruments.tally.stats().sources == {"callback": 1}
+
+
+def failing(text: str) -> str:
+    raise ValueError(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "of", "reason", "line"),
+    [
+        ({"sample_rate": 0.0}, turn(), "sample_rate", None),
+        (
+            {"redact": failing},
+            turn(),
+            "redaction_error",
+            "rag_eval_otel: a RAG turn is not scored: redaction_error;",
+        ),
+        ({}, turn(error="Timeout"), "error", "rag_eval_otel: a RAG turn is not scored: error;"),
+    ],
+)
+def test_a_turn_that_is_not_scored_says_why(
+    options: dict[str, Any], of: Turn, reason: Any, line: str | None, caplog: Any
+) -> None:
+    """On its span, in the counter, in `Handle.explain`, and in the log if nobody wanted it so."""
+    by = scorer(**options)
+    said = Feedback(trace_id=7, span_id=8, score=0.0)
+    by.feedback.take(said, "ids", is_expected=True)
+    searches = None if line is None else (1, 0, 0)
+    assert ended(by, of=of) == Ending("skipped", reason, feedback=(said,), searches=searches)
+    assert counts(by) == {f"skipped {reason}": 1}
+    assert [text.partition(",")[0] for text in by.explanations[7]] == ["'rag' is skipped"]
+    assert [text.partition(" docs")[0] for text in lines_of(caplog, "not scored")] == [line] * bool(
+        line
+    )
+
+
+def test_a_span_that_is_recorded_but_not_sampled_stays_as_it_is() -> None:
+    """Nobody sees it; its turn is counted, and costs no request."""
+    by, span = scorer(), SpanContext(7, 8, is_remote=False, trace_flags=TraceFlags(0))
+    assert ended(by, span) == UNTOUCHED
+    assert counts(by) == {"skipped not_sampled": 1}
+    assert ended(by, SpanContext(0, 0, is_remote=False)).status == "scored"  # LangChain only
+
+
+@pytest.mark.parametrize("why", ["overload", "shutdown", "error"])
+def test_a_turn_is_counted_once_however_often_it_ends(why: Any) -> None:
+    """The first ending counts; who comes later releases the span with it, too."""
+    by, endings = scorer(), list[Ending]()
+    job = TurnJob(scorer=by, turn=turn(), span=SPAN, ended=0, release=endings.append)
+    job.give_up(why)
+    job.give_up(why)
+    asyncio.run(job.run())
+    assert endings[:2] == [Ending(why)] * 2
+    assert counts(by) == {"error internal" if why == "error" else f"dropped {why}": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "number"),
+    [
+        ("x" * 201, 999, 1000),
+        ("x" * 200, 1000, 1),
+        ("RunnableSequence", 0, 0),
+        ("haystack.pipeline.run", 0, 0),
+    ],
+)
+def test_names_of_steps_that_retrieve(name: str, known: int, number: int) -> None:
+    """They are cut, and bounded in number; a name that all chains of a framework have is none."""
+    by = scorer(room=0)
+    by.retrieving.update(map(str, range(known)))
+    by.submit(TurnJob(scorer=by, turn=turn(name=name), span=SPAN, ended=0))
+    assert counts(by) == {"dropped overload": 1}
+    assert len(by.retrieving) == number
+    assert ("x" * 200 in by.retrieving) == (number > 0)
+
+
+def test_sinks() -> None:
+    """What a sink lacks is not called; a flush that fails is said, and the end comes once."""
+    calls = list[object]()
+
+    class Buffer:
+        def __call__(self, evaluation: Evaluation) -> None:
+            calls.append(evaluation.status)
+
+        def flush(self, timeout: float) -> bool:
+            calls.append(timeout)
+            return timeout > 1
+
+        def close(self) -> None:
+            calls.append("closed")
+
+    assert not scorer().delivers
+    by = scorer(sinks=[lambda _: None, Buffer()])
+    assert by.delivers
+    ended(by)
+    assert [by.flush(2.0), by.flush(1.0)] == [True, False]
+    by.close()
+    by.close()
+    assert calls == ["scored", 2.0, 1.0, "closed"]
+
+
+def test_attributes_around_a_turn() -> None:
+    """Those of its own spans, and of at most a hundred others that have a route."""
+    found = turn()
+    own = {found.anchor.id: View(attributes={"tenant": "acme"}), 5: View(attributes={"a": 1})}
+    routed = {n: View(attributes={"http.route": f"/{n}"}) for n in range(10, 200)}
+    around = list(attributes_around(found, {**own, **routed}))
+    assert around == [{"tenant": "acme"}, *({"http.route": f"/{n}"} for n in range(10, 110))]
+
+
+@pytest.mark.parametrize(("budget", "left"), [("4 requests/day", 0.75), ("2 USD/day", 1.0)])
+def test_the_share_of_a_budget_that_is_left(budget: str, left: float) -> None:
+    """Of requests and of money, after one request for nothing."""
+    by = scorer(
+        budget,
+        prices={"models": {key: {"input": 0, "output": 0} for key in ("fake", "FakeEmbedder")}},
+    )
+    ended(by)
+    assert by._observe_left() == [Observation(left, {"limit": budget})]  # noqa: SLF001
+
+
+def test_a_judge_whose_replies_are_useless_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so once a minute; the ending says why there is no score."""
+    by = scorer(reply={"nonsense": 1})
+    assert [(each.status, each.reason) for each in (ended(by), ended(by))] == [
+        ("unscored", "unparsable")
+    ] * 2
+    (line,) = lines_of(caplog, "no metric can use what it says (unparsable)")
+    assert "the judge fake answers" in line
+
+
 # --- the option `on_sample` -----------------------------------------------------------------------
 
 
@@ -251,3 +460,129 @@ def test_a_function_gets_each_sample_before_it_is_scored(source: Source) -> None
         assert app.counted() == {SCORED: 2}
         assert app.counted_by("rag.evaluation.internal_errors", "place") == {"sink": 2}
     assert len({sample.question for sample in samples}) == len(samples) == 2
+
+
+# --- answers without a search ---------------------------------------------------------------------
+
+
+def chat(app: App, said: str) -> None:
+    """Answer in a chain as that of `App.turn`, without a search."""
+    chain = app.chain()
+    model = app.step("LLM", chain, **generated(1))
+    model.end()
+    chain.set_attribute("output.value", said)
+    chain.end()
+
+
+def chat_by_runs(app: App, said: str, name: str = "chain") -> None:
+    model = FakeListChatModel(responses=[said])
+    callbacks: list[BaseCallbackHandler] = [app.handle.callback]
+    RunnableLambda(lambda question: model.invoke(question).content).with_config(
+        run_name=name
+    ).invoke("Hello?", {"callbacks": callbacks})
+
+
+def by_spans(app: App) -> None:
+    app.turn()
+
+
+def by_runs(app: App) -> None:
+    run_chain(app.handle.callback, "chain")
+
+
+@pytest.mark.parametrize(("turn", "talk"), [(by_spans, chat), (by_runs, chat_by_runs)])
+def test_no_retrieval_says_so(
+    turn: Callable[[App], None], talk: Callable[[App, str], None]
+) -> None:
+    """Only where the same step has retrieved before, the span has status, reason and outcome."""
+    with attached() as app:
+        talk(app, "Nothing is known here.")
+        assert app.handle.flush(60)
+        turn(app)
+        assert app.handle.flush(60)
+        talk(app, "It opens at nine.")
+        talk(app, "I don't know, the documents do not say.")
+        assert app.handle.flush(60)
+        told = [dict(span.attributes or {}) for span in app.exported()]
+        found = [(t[STATUS], t.get(REASON), t[OUTCOME]) for t in told if STATUS in t]
+        assert found == [
+            ("scored", None, "answered"),
+            ("skipped", "no_retrieval", "answered"),
+            ("skipped", "no_retrieval", "declined"),
+        ]
+        assert app.counted() == {("scored", None): 1, ("skipped", "no_retrieval"): 3}
+        assert app.each_left_once()
+
+
+def test_each_answer_has_its_own_outcome() -> None:
+    """Two answers without a search are two; none is told in a trace that has a turn."""
+    with attached() as app:
+        by_spans(app)
+        assert app.handle.flush(60)
+        with app.within("web") as web:
+            for said in ("It opens at nine.", "I don't know, the documents do not say."):
+                chain = app.chain(parent=web)
+                app.generate(1, chain)
+                chain.set_attribute("output.value", said)
+                chain.end()
+        around = remote(1)
+        for search in (True, False):
+            chain = app.tracer.start_span(
+                "chain", context=around, attributes={KIND: "CHAIN", **answered(1)}
+            )
+            if search:
+                app.retrieve(1, chain)
+            app.generate(1, chain)
+            chain.end()
+            assert app.handle.flush(60)
+        told = [dict(span.attributes or {}) for span in app.exported()]
+        found = [(t[STATUS], t.get(OUTCOME)) for t in told if STATUS in t]
+        assert sorted(found) == [
+            ("scored", "answered"),
+            ("scored", "answered"),
+            ("skipped", "answered"),
+            ("skipped", "declined"),
+        ]
+        assert app.counted() == {("scored", None): 2, ("skipped", "no_retrieval"): 3}
+
+
+def test_a_search_in_a_trace_of_its_own() -> None:
+    """The trace of a chain that gave its retriever no parent says where the documents came from."""
+    with attached() as app:
+        chain = app.chain()
+        app.step("LLM", chain, **generated(2)).end()
+        app.retrieve(1, None)
+        app.generate(1, chain)
+        chain.end()
+        assert app.handle.flush(60)
+        assert app.counted() == {("skipped", "split"): 1}
+
+
+def test_another_step_stays_silent() -> None:
+    """A model call of another chain has no attribute, although this one has retrieved."""
+    with attached() as app:
+        by_runs(app)
+        assert app.handle.flush(60)
+        chat_by_runs(app, "A title.", name="title")
+        assert app.handle.flush(60)
+        (titled,) = [span for span in app.exported() if span.name.endswith("title")]
+        assert not [name for name in titled.attributes or {} if name.startswith("rag.evaluation")]
+
+
+@pytest.mark.parametrize(
+    ("queries", "counts"),
+    [(["a b"], (1, 0, 0)), (["a b", "A  B", "c"], (3, 1, 0)), (["a b", ""], (2, 0, 1))],
+)
+def test_searches_are_counted(queries: list[str], counts: tuple[int, int, int]) -> None:
+    """The span has how many searches there were, how many repeat one, and how many were empty."""
+    with attached() as app:
+        chain = app.step("CHAIN", None, **answered(1))
+        for query in queries:
+            documents: dict[str, Any] = retrieved(1) if query else {"output.value": "[]"}
+            app.step("RETRIEVER", chain, **{**documents, "input.value": query or "none"}).end()
+        app.generate(1, chain)
+        chain.end()
+        assert app.handle.flush(60)
+        (told,) = app.judged()
+        names = [f"rag.evaluation.retrieval.{name}" for name in ("searches", "repeated", "empty")]
+        assert tuple(told[name] for name in names) == counts

@@ -20,7 +20,6 @@ from corpus.orders import interleaved
 from corpus.retold import Retold, runs_of, tell_runs
 from corpus.run import as_truth, match, quietly
 from e2e.corpus_checks import check_corpus
-from live import SCORED, attached
 from properties import examples
 from rag_eval_otel.capture.vectorstores import record_searches
 from rag_eval_otel.config import ExportContent, Spans
@@ -92,16 +91,6 @@ def test_a_span_that_has_ended_joins_nothing() -> None:
     with captured.within("theirs", attributes=attributes):
         ask(captured.handler)
     assert len(captured.turns) == 2
-
-
-def test_a_plain_function_is_scored_on_its_span() -> None:
-    """The scores are on the application's own span."""
-    with attached() as app:
-        with app.within() as span:
-            ask(app.handle.callback)
-        assert app.handle.flush()
-        assert app.status_of(span) == "scored"
-        assert app.counted() == {SCORED: 1}
 
 
 def test_published_shapes() -> None:

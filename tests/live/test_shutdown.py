@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="needs fork and signals of POSIX"),
 ]
 
-
 WORK = """
 import os, signal, sys, threading, time
 from rag_eval_otel.live import shutdown as endings

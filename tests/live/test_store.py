@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ref
 
@@ -18,9 +18,12 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 
 from live import KIND, App, answered, collecting_size, generated, retrieved
 from parallel import refuse_threads
+from plain_views import View
+from rag_eval_otel.capture.runs import RunTree
+from rag_eval_otel.capture.span import LogView
 from rag_eval_otel.capture.trace import Held, Trace, TraceLimits
 from rag_eval_otel.config import Config
-from rag_eval_otel.live.store import Clock, Store
+from rag_eval_otel.live.store import Clock, Store, Taken
 from rag_eval_otel.types import UNTOUCHED, Ending
 from support import ManualClock
 
@@ -60,27 +63,13 @@ def ticking(kept: Store, exits: Exits) -> Iterator[Clock]:
     clock.stop()
 
 
-def test_the_first_decision_counts() -> None:
-    """A second decision changes nothing and says so."""
-    kept, span, exits = store(), held(), Exits()
-    assert kept.is_empty
-    assert kept.hold(span)
-    assert kept.decide(span, SCORED)
-    assert not kept.is_empty
-    assert not kept.decide(span, TIMEOUT)
-    with ticking(kept, exits) as clock:
-        clock.export()
-        assert kept.wait_left(PATIENCE)
-    assert not kept.decide(span, TIMEOUT)
-    assert exits.left == [(1, "scored")]
-
-
 def test_a_span_that_is_not_likely_leaves_as_it_is() -> None:
     """It gets no status, but the scores of a turn that is found later come too late for it."""
     kept, span = store(), held(is_likely=False)
     kept.hold(span)
     kept.decide(span, TIMEOUT)
     kept.start_scoring(span)
+    assert not kept.decide(span, SCORED)
     assert (span.ending, span.is_late, span.state) == (UNTOUCHED, True, "leaving")
 
 
@@ -138,6 +127,7 @@ def test_a_flush_waits_for_older_spans_only() -> None:
     kept.left(kept.held[1, 3])
     assert kept.wait_left(0, number=1)
     assert not kept.wait_left(0)
+    assert kept.awaited == 0
 
 
 EVENTS = ("hold", "scored", "timeout", "all", "export")
@@ -225,6 +215,7 @@ def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
     assert swept.wait(PATIENCE)
     thread = clock._thread  # noqa: SLF001
     assert thread is not None
+    assert thread.daemon
     assert clock.start()
     clock.reset()
     assert not clock.is_awake
@@ -261,12 +252,15 @@ def test_the_clock_is_woken_if_it_is_idle_or_a_flush_waits(
 class Watched(SpanProcessor):
     """Shows the spans of a provider to a watch, with a clock that is told the time."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, *, max_held: int = 10**6, **limits: Any) -> None:
         self.clock = ManualClock()
         self.ready: list[Trace] = []
         self.held: dict[str, int] = {}
+        self.fates: list[tuple[str, str]] = []
         self.evicted: list[Trace] = []
-        self.store = Store(Config(max_held=10**6), limits=TraceLimits(**limits), clock=self.clock)
+        self.store = Store(
+            Config(max_held=max_held), limits=TraceLimits(**limits), clock=self.clock
+        )
         self.store.is_fed = True
         provider = TracerProvider()
         provider.add_span_processor(self)
@@ -279,6 +273,7 @@ class Watched(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         if self.store.concerns(span):
             taken = self.store.take(span)
+            self.fates.append((span.name, taken.fate))
             lost = list(self.store._lost.values())  # noqa: SLF001
             self.evicted += lost[len(lost) - len(taken.evicted) :]
             if taken.fate == "held":
@@ -316,18 +311,6 @@ def test_a_trace_is_complete_soon_after_its_root() -> None:
     assert [seen.after(s) for s in (0.0, 0.04, 0.02)] == [0, 0, 1]
     assert [one.size > 0 for one in seen.ready] == [True]
     assert (len(seen.store.traces), collecting_size(seen.store)) == (0, 0)
-
-
-def test_a_trace_waits_for_whatever_is_open() -> None:
-    """A root that has ended does not complete a trace of which something is open."""
-    seen = Watched()
-    chain = seen.turn()
-    stream = seen.step("LLM", chain)
-    chain.end()
-    assert seen.after(60.0) == 0
-    stream.end()
-    assert seen.after(0.06) == 1
-    assert len(seen.ready[0].spans) == 4
 
 
 def test_a_trace_that_never_ends_is_read_when_it_is_old() -> None:
@@ -443,3 +426,109 @@ def test_bytes_are_bounded_too() -> None:
     huge.end()
     assert seen.evicted[-1].trace_id == huge.get_span_context().trace_id
     assert len(seen.store.traces) == before
+
+
+def names_in(traces: list[Trace]) -> list[list[str]]:
+    return [sorted(view.name for view in trace.spans.values()) for trace in traces]
+
+
+def test_a_flush_reads_what_is_over() -> None:
+    """A trace without open spans, and the turns that are over in one that goes on."""
+    seen = Watched()
+    seen.turn(1).end()
+    session = seen.plain.start_span("session")
+    seen.turn(2, session).end()
+    going_on = seen.turn(3, session)
+    ready = seen.store.flush()
+    assert names_in(ready) == [
+        ["chain", "llm", "retriever"],
+        ["chain", "llm", "retriever", "session"],
+    ]
+    assert [sorted(map(str, trace.held)) for trace in seen.store.traces.values()] == [[]]
+    going_on.end()
+    session.end()
+    assert names_in(seen.store.flush()) == [["chain", "llm", "retriever", "session"]]
+    assert (seen.store.flush(), collecting_size(seen.store)) == ([], 0)
+
+
+def test_the_end_reads_all_and_takes_nothing_more() -> None:
+    """Of a turn that ends later, the last span is late; other spans are none of its business."""
+    seen = Watched()
+    chain = seen.turn(1)
+    seen.store.add_log(1, 2, LogView(event="gen_ai.choice", body="text"))
+    assert seen.store._logs.size > 0  # noqa: SLF001
+    assert names_in(seen.store.close()) == [["llm", "retriever"]]
+    seen.store.add_log(1, 2, LogView(event="gen_ai.choice", body="text"))
+    assert (collecting_size(seen.store), seen.store.hold(held())) == (0, False)
+    seen.fates.clear()
+    seen.turn(2).end()
+    chain.end()
+    assert seen.fates == [
+        *(("retriever", "passes"), ("llm", "passes"), ("chain", "late"), ("chain", "passes"))
+    ]
+    assert seen.store.is_empty
+
+
+def test_a_turn_without_room_says_so() -> None:
+    """Its span leaves at once; the trace knows that it has left without scores."""
+    seen = Watched(max_held=1)
+    spans = [seen.turn(number) for number in (1, 2)]
+    for span in spans:
+        span.end()
+    assert [fate for name, fate in seen.fates if name == "chain"] == ["held", "no room"]
+    context = spans[1].get_span_context()
+    (left,) = seen.store.traces[context.trace_id].held.values()
+    assert left.key == (context.trace_id, context.span_id)
+    assert (left.state, left.ending, left.item) == ("left", Ending("overload"), None)
+    assert (left.is_likely, left.is_late) == (False, True)
+    assert (len(seen.store), seen.store.count("collecting"), seen.store.count("left")) == (1, 1, 0)
+
+
+def test_runs_below_a_span_join_its_trace() -> None:
+    """They count with their bytes, as a turn of the span, and not after the end."""
+    seen = Watched()
+    tree = RunTree(otel_context.get_current(), 0.0, size=1000, searched=1, called=2)
+    around = View(span_id=5, trace_id=7)
+    assert seen.store.join(tree, around) == Taken(is_added=True, is_new=True, evicted=[])
+    assert seen.store.join(tree, around) == Taken(is_added=True, is_new=False, evicted=[])
+    trace = seen.store.traces[7]
+    assert trace.trees == [(5, tree)] * 2
+    assert (trace.size, trace.unheld, trace.subtrees[5].is_turn) == (7200, 7200, True)
+    assert collecting_size(seen.store) == 7200
+    seen.store.limits = TraceLimits(max_traces=0)
+    assert seen.store.join(tree, around).evicted == [1]
+    assert seen.store.join(tree, around) == Taken()
+    seen.store.close()
+    assert seen.store.join(tree, replace(around, trace_id=8)) == Taken()
+
+
+def test_spans_of_a_tree_take_its_place() -> None:
+    """They have its deadline and its ending; those of no turn leave at once, as they are."""
+    kept, tree = store(), held(1)
+    kept.hold(tree)
+    assert [kept.claim(tree), kept.claim(tree)] == [True, False]
+    kept.decide(tree, TIMEOUT)
+    turn, other = held(2), held(3, is_likely=False)
+    kept.replace(tree, [turn], [other])
+    assert [(each.ending, each.state) for each in (other, turn)] == [
+        (UNTOUCHED, "leaving"),
+        (TIMEOUT, "leaving"),
+    ]
+    assert [each.key for each in kept.exit] == [(1, 1), (1, 3), (1, 2)]
+    assert {each.number for each in kept.held.values()} == {tree.number}
+    assert turn.deadline == other.deadline == tree.deadline
+    assert (kept.waiting, kept.size, kept.count("leaving"), len(kept)) == (1, 2, 2, 0)
+
+
+@pytest.mark.parametrize(("late", "stopped"), [(3.0, 0.0), (3.1, 3.1)])
+def test_time_in_which_the_process_was_stopped_is_no_waiting_time(
+    late: float, stopped: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than two seconds after its wake, the clock assumes a suspended machine."""
+    kept = store()
+    clock = Clock(kept, sweep=lambda: None, leave=Exits().leave)
+    times = iter([100.0, 100.0 + late])
+    monkeypatch.setattr("rag_eval_otel.live.store.time.monotonic", lambda: next(times, 200.0))
+    clock._wakes.put(None)  # noqa: SLF001
+    clock._wait()  # noqa: SLF001
+    assert kept.stopped == pytest.approx(stopped)

@@ -34,7 +34,6 @@ from scoring import (
 JUDGED = sorted(name for name, make in m.METRICS.items() if kinds_of(make()))
 UNJUDGED = sorted(set(m.METRICS) - set(JUDGED))
 
-
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "answer_relevancy": (-1, 1),
     "semantic_similarity": (-1, 1),

@@ -15,7 +15,6 @@ from scoring import evaluated, script
 
 CONTEXTS = [f"Fact {number} is true." for number in range(1, 6)]
 
-
 SUPPORT = {  # a sentence by its first word, and the least sets of contexts that support it
     "Rome": [{1}],
     "Oslo": [{2}, {3}],
