@@ -12,8 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from replay import load, replay
-from verdicts import verdict
+from replay import load, replay, verdict
 
 PAGE = Path(__file__).parents[1] / "docs" / "instrumentations.md"
 BEGIN, END = "<!-- recordings: begin -->\n", "<!-- recordings: end -->"

@@ -19,7 +19,6 @@ class Reads:
     """Takes the number that the answer is; ``?`` has none, and any other text is an error."""
 
     factor: float = 1.0
-    scale: float | None = None
     name: str = "reads"
 
     needs: ClassVar[frozenset[str]] = frozenset({"answer"})
@@ -32,12 +31,7 @@ class Reads:
         if sample.answer == "?":
             return Score(name=self.name, status="undefined", reason="no_claims")
         value = float(sample.answer) * self.factor
-        return Score(
-            name=self.name,
-            value=value,
-            normalized=value / self.scale if self.scale else None,
-            label="pass" if value >= 1 else "fail",
-        )
+        return Score(name=self.name, value=value, label="pass" if value >= 1 else "fail")
 
 
 def numbers(*answers: object) -> list[dict[str, str]]:

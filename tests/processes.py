@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,13 @@ def ran(script: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, env=environment(**more), capture_output=True, text=True, timeout=1200, check=False
     )
+
+
+def until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
+    give_up = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up
+        threading.Event().wait(0.005)
 
 
 @dataclass(frozen=True, kw_only=True)

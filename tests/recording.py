@@ -261,8 +261,7 @@ def run_turn(captured: Capture, number: int = 1) -> tuple[Run, Run, Run]:
 
 
 def said(text: str = ANSWER, **options: Any) -> LLMResult:
-    message = AIMessage(text, **options)
-    return LLMResult(generations=[[ChatGeneration(message=message)]])
+    return generated(AIMessage(text, **options))
 
 
 class Events:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from rag_eval_otel.capture.sample import Outcome
 from rag_eval_otel.types import Sample, SkipReason
-from replay import Recording, load
+from replay import Recording, load, verdict
 from steps import outcomes_of
-from verdicts import verdict
 
 PATHS = sorted((Path(__file__).parent / "capture" / "recordings").glob("*.json"))
 

@@ -1,11 +1,11 @@
-"""Recorded traces, and their replay through the span processor in their original order."""
+"""Recorded traces, their replay through the span processor in their order, and its verdict."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
@@ -331,3 +331,38 @@ def _feed(call: Call, live: dict[int, ReplayedSpan], processor: RagEvalSpanProce
 
 def _start(outcome: Outcome) -> int:
     return outcome.turn.anchor.start if outcome.turn is not None else 0
+
+
+Verdict: TypeAlias = Literal["exact", "incomplete", "none", "refused", "unstated", "wrong"]
+"""``none``: there is no true sample, and none was found. ``incomplete``: only some were found."""
+
+
+def verdict(recording: Recording, found: Sequence[Outcome]) -> Verdict:
+    """Compare question, contexts with their order, answer, and the number of samples."""
+    if recording.truths is None:
+        return "unstated"
+    samples = [one.result for one in found if isinstance(one.result, Sample)]
+    if unmatched(recording.truths, samples):
+        return "wrong"
+    if not recording.truths:
+        return "none"
+    if not samples:
+        return "refused"
+    return "exact" if len(samples) == len(recording.truths) else "incomplete"
+
+
+def unmatched(truths: Sequence[Truth], samples: Sequence[Sample]) -> list[Sample]:
+    left, wrong = list(truths), []
+    for sample in samples:
+        truth = next((one for one in left if _is_true(sample, one)), None)
+        if truth is None:
+            wrong.append(sample)
+        else:
+            left.remove(truth)
+    return wrong
+
+
+def _is_true(sample: Sample, truth: Truth) -> bool:
+    found = (sample.question, tuple(p.text for p in sample.contexts), sample.answer)
+    stated = (truth.question, truth.contexts, truth.answer)
+    return all(t is None or t == f for t, f in zip(stated, found, strict=True))

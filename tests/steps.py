@@ -4,7 +4,7 @@ A step's id is its name; its time is a pair of nanoseconds, of which the second 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
@@ -41,10 +41,9 @@ def retriever(
     at: Time,
     query: str | None = None,
     found: Sequence[str | Passage] | None = (),
-    error: str | None = None,
 ) -> Step:
     documents = None if found is None else tuple(map(_passage, found))
-    return _step("retriever", name, under, at=at, input=query, documents=documents, error=error)
+    return _step("retriever", name, under, at=at, input=query, documents=documents)
 
 
 def llm(
@@ -73,15 +72,8 @@ def sample(*steps: Step) -> Sample:
 
 
 def _step(kind: Kind, name: str, under: str | None, *, at: Time, **texts: object) -> Step:
-    return Step(
-        id=name,
-        parent=under,
-        kind=kind,
-        name=name,
-        start=at[0],
-        end=at[1],
-        **texts,  # type: ignore[arg-type]
-    )
+    about: Any = {"id": name, "name": name, "parent": under, "start": at[0], "end": at[1]}
+    return Step(kind=kind, **about, **texts)
 
 
 def _passage(document: str | Passage) -> Passage:
@@ -93,14 +85,8 @@ _KINDS: Sequence[Kind] = (
     *("tool", "tool", "agent", "embedding", "other"),
 )
 _WORDS = (
-    "",
-    " ",
-    "no",
-    "q",
-    "a passage",
-    "an answer that is long enough",
-    "q: a passage",
-    'a "b"\n',
+    *("", " ", "no", "q", "a passage", "q: a passage"),
+    *("an answer that is long enough", 'a "b"\n'),
 )
 _TEXTS = st.sampled_from([*_WORDS, None])
 _PROMPTS = st.lists(st.sampled_from(_WORDS), max_size=2).map(tuple)

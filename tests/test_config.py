@@ -1,4 +1,4 @@
-"""The options: where they are read, values that are refused, and keys that stay hidden."""
+"""The options: where they are read, and values that are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.environment import Signal, exporter_names, sdk_disabled
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.live.scorer import build_measurement
 from rag_eval_otel.metrics import Correctness, with_thresholds
 from rag_eval_otel.sampling import SamplingRule
@@ -25,6 +24,7 @@ from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.tools.rules import Target, render
 from rag_eval_otel.types import Evaluation, Sample
+from score_files import jsonl
 
 PRICES = str(Path(__file__).parent / "judge" / "prices.json")
 GIVEN: dict[str, tuple[str, object]] = {
@@ -206,12 +206,6 @@ def test_an_unknown_model_is_answered_by_the_known_ways(option: str, value: obje
         Config(**{option: value})
 
 
-def test_a_key_is_never_shown() -> None:
-    """Neither a configuration nor a copy of it shows the key when printed."""
-    config = Config(judge=OpenAIJudge("m", api_key="sk-secret"))
-    assert "sk-secret" not in repr(replace(config, concurrency=1)) + str(config)
-
-
 @pytest.mark.parametrize(
     ("value", "exported"),
     [
@@ -294,11 +288,7 @@ def test_limits_are_read_from_a_text() -> None:
         Limit(amount=2_000_000, unit="tokens", seconds=3600),
         Limit(amount=1500.5, unit="USD", seconds=3600),
     )
-    assert [str(one) for one in found[:3]] == [
-        "5 USD/day",
-        "600 requests/minute",
-        "2000000 tokens/hour",
-    ]
+    assert ", ".join(map(str, found[:3])) == "5 USD/day, 600 requests/minute, 2000000 tokens/hour"
     assert limits_of(None, where="budget") == ()
     assert len(limits_of("5 USD/day,600 requests/minute ,9 tokens/h", where="budget")) == 3
 
@@ -444,10 +434,8 @@ def test_the_overall_label_goes_by_the_metrics_that_are_named() -> None:
 def test_commands_read_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file of thresholds, one more on the command line, and the metrics of the label."""
     found = write(tmp_path, "[thresholds]\nfaithfulness = 0.675\n")
-    samples, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
-    samples.write_text(
-        json.dumps({"question": "Who?", "contexts": ["Ada."], "answer": "Ada sings."}), "utf-8"
-    )
+    row = {"question": "Who?", "contexts": ["Ada."], "answer": "Ada sings."}
+    samples, out = jsonl(tmp_path / "rows.jsonl", [row]), tmp_path / "out.jsonl"
     options = ["--metrics", "faithfulness,context_relevance", "--output", str(out)]
     options += ["--thresholds", str(found), "--threshold", "context_relevance=0"]
     assert main(["evaluate", str(samples), *options, "--label-metrics", "context_relevance"]) == 0

@@ -2,14 +2,13 @@
 
 import re
 import subprocess
-import sys
 from ast import literal_eval
 from pathlib import Path
 
 import pytest
 
 from otlp_receiver import OtlpReceiver
-from processes import environment
+from processes import ran
 
 pytestmark = pytest.mark.slow  # each starts programs
 
@@ -18,14 +17,9 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def started(example: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # our own script
-        [sys.executable, str(example)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=True,
-    )
+    done = ran(f"import runpy; runpy.run_path({str(example)!r}, run_name='__main__')", **variables)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def run(example: Path, backend: OtlpReceiver) -> str:

@@ -216,11 +216,8 @@ def test_places_of_unsupported_sentences() -> None:
     texts = [answer[start:end] for start, end in score.unsupported]
     assert texts == ["- **Zwei** ist   falsch.", "3. ผู้ใช้ต้องเข้าสู่ระบบ"]
     assert evaluated(["context_relevance"]).scores[0].unsupported is None
-    for detail in (
-        {"offsets": 5, "verdicts": 5},
-        {"offsets": ["text"], "verdicts": [0]},
-        {"offsets": [[0]], "verdicts": [0]},
-    ):
+    for offsets, flags in ((5, 5), (["text"], [0]), ([[0]], [0])):
+        detail = {"offsets": offsets, "verdicts": flags}
         assert Score(name="own", value=1, detail=detail).unsupported is None
 
 
@@ -229,21 +226,14 @@ def test_history_is_bounded() -> None:
     many = [("human", f"question {i}") for i in range(10_000)]
     called = {"role": "assistant", "content": None, "tool_calls": []}
     shown = [{"type": "text", "text": "Who?"}, {"type": "image_url", "image_url": "x"}]
-    assert [m.text for m in Sample(history=[{"role": "user", "content": shown}]).history] == [
-        "Who?"
-    ]
+    (message,) = Sample(history=[{"role": "user", "content": shown}]).history
+    assert message.text == "Who?"
     assert Sample(history=[*many[:1], called]).history == Sample(history=many[:1]).history
     sample = Sample(history=[*many, ("system", "Be good."), {"role": "ai", "content": "x" * 1990}])
     assert [m.role for m in sample.history] == ["user", "assistant"]
     assert sample.history[0].text == "stion 9999"
     assert len(Sample(history=many).history) == 8
-    for wrong in (
-        ["text"],
-        [("user", 1)],
-        [{"role": 1, "content": "x"}],
-        "text",
-        [("a", "b", "c")],
-    ):
+    for wrong in (["text"], [("user", 1)], [{"role": 1, "content": "x"}], "text", [(*"abc",)]):
         with pytest.raises(TypeError, match=r"Sample\.history"):
             Sample(history=wrong)  # type: ignore[arg-type]
     assert measurement_of().redactor.sample(FULL) == FULL

@@ -21,8 +21,7 @@ from rag_eval_otel.capture.conventions import convention_of, kind_of, read
 from rag_eval_otel.capture.sample import Outcome
 from rag_eval_otel.export.attributes import ContentFilter
 from rag_eval_otel.types import Sample
-from replay import Recording, ReplayedSpan, load, replay
-from verdicts import unmatched, verdict
+from replay import Recording, ReplayedSpan, load, replay, unmatched, verdict
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 APPLICATIONS, AGENTS = sorted(FOLDER.glob("*.json")), framework_traces.PATHS

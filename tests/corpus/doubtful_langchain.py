@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
 
-from langchain_core.documents import Document
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
@@ -18,7 +17,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from opentelemetry import trace
 
 from .kit import Config, Truth, app
-from .langchain_kit import KeywordRetriever, documents, lcel, model
+from .langchain_kit import KeywordRetriever, documents, joined, lcel, model
 
 TEA = "How long should green tea steep?"
 PAGES = ("Green tea steeps two minutes at 75 degrees.", "Black tea takes four minutes.")
@@ -53,10 +52,6 @@ def span(name: str) -> Iterator[None]:
     """Run the block under a span of the application's own."""
     with trace.get_tracer("app").start_as_current_span(name):
         yield
-
-
-def joined(found: list[Document]) -> str:
-    return "\n\n".join(document.page_content for document in found)
 
 
 def rag(retriever: Runnable[Any, Any], llm: Any, template: str = GROUNDED) -> Runnable[Any, str]:

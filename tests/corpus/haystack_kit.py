@@ -70,11 +70,6 @@ class Models:
     def chat(self, **options: Any) -> OpenAIChatGenerator:
         return OpenAIChatGenerator(model="gpt-4o-mini", **self._at(), **options)
 
-    def generator(self, **options: Any) -> Any:
-        from haystack.components.generators import OpenAIGenerator
-
-        return OpenAIGenerator(model="gpt-4o-mini", **self._at(), **options)
-
     def text_embedder(self) -> OpenAITextEmbedder:
         return OpenAITextEmbedder(model="text-embedding-3-small", **self._at())
 

@@ -274,7 +274,6 @@ def scored_texts_in_two_turns(config: Config) -> None:
 
 class Answered(MessagesState):
     context: list[Document]
-    suggestions: list[str]
 
 
 @turn("Do dogs need a lead?", (PETS,), "I am not sure, please ask the caretaker.")
@@ -398,10 +397,6 @@ async def plan_and_execute(config: Config, question: str, answer: str) -> None:
         pass
 
 
-class Cart(MessagesState):
-    context: list[Document]
-
-
 @turn("Is a refund paid in cash?", (REFUND,), "No, to your card.")
 def query_or_respond_tools_generate(config: Config, question: str, answer: str) -> None:
     """LangGraph tutorial: conversational RAG graph, query_or_respond, tools, generate."""
@@ -415,20 +410,20 @@ def query_or_respond_tools_generate(config: Config, question: str, answer: str) 
 
     llm = model(call("retrieve", query="refunds paid"), answer)
 
-    def query_or_respond(state: Cart) -> dict[str, Any]:
+    def query_or_respond(state: Answered) -> dict[str, Any]:
         return {"messages": [llm.bind_tools([retrieve]).invoke(state["messages"])]}
 
-    def generate(state: Cart) -> dict[str, Any]:
+    def generate(state: Answered) -> dict[str, Any]:
         recent = [m for m in state["messages"] if m.type == "tool"]
         system = SystemMessage("Answer by:\n\n" + "\n\n".join(text_of(m) for m in recent))
         talk = [m for m in state["messages"] if m.type == "human"]
         context = [d for m in recent for d in m.artifact]
         return {"messages": [llm.invoke([system, *talk])], "context": context}
 
-    def needs_tools(state: Cart) -> str:
+    def needs_tools(state: Answered) -> str:
         return "tools" if state["messages"][-1].tool_calls else END
 
-    graph = StateGraph(Cart).add_node(query_or_respond).add_node(generate)
+    graph = StateGraph(Answered).add_node(query_or_respond).add_node(generate)
     graph.add_node("tools", ToolNode([retrieve])).add_edge(START, "query_or_respond")
     graph.add_conditional_edges("query_or_respond", needs_tools, {END: END, "tools": "tools"})
     asked = {"messages": [{"role": "user", "content": question}]}

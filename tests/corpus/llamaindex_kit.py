@@ -83,11 +83,11 @@ class ChatModel(FunctionCallingLLM):
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, **_: Any) -> Iterator[CompletionResponse]:
-        return _streamed(str(self._reply(prompt)))
+        return _streamed(str(self._script(prompt)))
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, **_: Any) -> AsyncIterator[CompletionResponse]:
-        return _awaited(_streamed(str(self._reply(prompt))))
+        return _awaited(_streamed(str(self._script(prompt))))
 
     def get_tool_calls_from_response(
         self,
@@ -122,16 +122,13 @@ class ChatModel(FunctionCallingLLM):
         functions = [tool.metadata.to_openai_tool() for tool in tools]
         return {"messages": messages, "tools": functions}
 
-    def _reply(self, prompt: str) -> Reply:
-        return self._script(prompt)
-
     def _completed(self, prompt: str) -> CompletionResponse:
         response = self._whole([ChatMessage(role=MessageRole.USER, content=prompt)])
         return CompletionResponse(text=response.message.content or "", raw=response.raw)
 
     def _whole(self, messages: Sequence[ChatMessage]) -> ChatResponse:
         prompt = _as_text(messages)
-        message = _message(self._reply(prompt), number=len(messages))
+        message = _message(self._script(prompt), number=len(messages))
         return ChatResponse(message=message, raw=_raw(self.name, prompt, message))
 
     def _parts(self, messages: Sequence[ChatMessage]) -> Iterator[ChatResponse]:
@@ -149,7 +146,6 @@ class CompletionModel(CustomLLM):
     """A completion model without chat or tools, as local models are wrapped."""
 
     name: str = "scripted-completion-1"
-    window: int = 4096
     _script: Callable[[str], Reply] = PrivateAttr()
 
     def __init__(self, *rules: Rule, **fields: Any) -> None:
@@ -158,18 +154,15 @@ class CompletionModel(CustomLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        return LLMMetadata(context_window=self.window, num_output=256, model_name=self.name)
+        return LLMMetadata(context_window=4096, num_output=256, model_name=self.name)
 
     @llm_completion_callback()
     def complete(self, prompt: str, **_: Any) -> CompletionResponse:
-        return CompletionResponse(text=self._reply(prompt))
+        return CompletionResponse(text=str(self._script(prompt)))
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, **_: Any) -> Iterator[CompletionResponse]:
-        return _streamed(self._reply(prompt))
-
-    def _reply(self, prompt: str) -> str:
-        return str(self._script(prompt))
+        return _streamed(str(self._script(prompt)))
 
 
 class Embedding(BaseEmbedding):

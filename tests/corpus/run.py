@@ -28,25 +28,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from corpus.kit import App, Truth, all_apps, call
 from corpus.recorded import is_recorded
 from corpus.sources import SOURCES, Source
-from rag_eval_otel import Sample, Score, instrument
+from rag_eval_otel import Sample, instrument
 from rag_eval_otel.semconv import EVALUATION_STATUS
 
 PATIENCE = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A metric that records its samples."""
-
-    samples: list[Sample]
-    name: str = "told"
-    needs: frozenset[str] = frozenset()
-    asks: tuple[Any, ...] = ()
-
-    async def measure(self, sample: Sample, ask: Any, embed: Any) -> Score:
-        del ask, embed
-        self.samples.append(sample)
-        return Score(name=self.name, value=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +55,8 @@ class Verdict:
 
 
 KINDS = (
-    "exact",
-    "off span",
-    "refused",
-    "unknowable",
-    "wrong",
-    "false positive",
-    "failed",
-    "skipped",
+    *("exact", "off span", "refused", "unknowable", "wrong"),
+    *("false positive", "failed", "skipped"),
 )
 
 
@@ -146,11 +125,16 @@ def run_app(app: App, source: Source) -> Seen:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     meters = MeterProvider([reader])
+
+    async def told(sample: Sample) -> float:
+        samples.append(sample)
+        return 1.0
+
     handle = instrument(
         tracer_provider=provider,
         meter_provider=meters,
         judge="lexical",
-        metrics=(Told(samples=samples),),
+        metrics=[told],
         hold_seconds=PATIENCE,
     )
     with source.watching(provider, handle) as config:
@@ -183,22 +167,14 @@ def as_truth(sample: Sample) -> Truth:
 
 
 def _outcomes(reader: InMemoryMetricReader) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     data = reader.get_metrics_data()
-    for resource in data.resource_metrics if data else ():
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                if metric.name == "rag.evaluation.turns":
-                    found.update(_points(metric.data.data_points))
-    return found
-
-
-def _points(points: Sequence[Any]) -> Counter[str]:
-    counts = Counter[str]()
-    for point in points:
-        counts[str(point.attributes.get("reason") or point.attributes["status"])] += int(
-            point.value
-        )
+    scopes = [
+        scope for each in (data.resource_metrics if data else ()) for scope in each.scope_metrics
+    ]
+    for metric in (metric for scope in scopes for metric in scope.metrics):
+        for point in metric.data.data_points if metric.name == "rag.evaluation.turns" else ():
+            counts[str(point.attributes.get("reason") or point.attributes["status"])] += point.value
     return counts
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from live import App, OnesEmbedder, Row, attached
+from live import OnesEmbedder, Row, attached
 from openai_server import ScriptedOpenAI
 from rag_eval_otel import Sample, aevaluate
 from rag_eval_otel.config import limits_of
@@ -37,10 +37,14 @@ async def judged(judge: OpenAIJudge, budget: Budget, numbers: range) -> list[Any
     return reasons
 
 
-def in_threads(server: ScriptedOpenAI, budget: Budget, each: int, retries: int = 0) -> list[Any]:
+def judge_of(server: ScriptedOpenAI) -> OpenAIJudge:
+    return OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0)
+
+
+def in_threads(server: ScriptedOpenAI, budget: Budget, each: int) -> list[Any]:
     def run(thread: int) -> list[Any]:
-        judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=retries)
-        return asyncio.run(judged(judge, budget, range(thread * each, (thread + 1) * each)))
+        numbers = range(thread * each, (thread + 1) * each)
+        return asyncio.run(judged(judge_of(server), budget, numbers))
 
     with ThreadPoolExecutor(THREADS) as pool:
         return [reason for reasons in pool.map(run, range(THREADS)) for reason in reasons]
@@ -97,31 +101,19 @@ def test_fault_38_a_budget_of_money_holds_with_64_threads(row: Row) -> None:
     assert used == pytest.approx(spent * NANO, rel=0.01)
 
 
-def turns_of(app: App, count: int) -> None:
-    for number in range(count):
-        app.turn(number)
-        app.handle.flush()
-
-
-def live(server: ScriptedOpenAI, **options: Any) -> Any:
-    judge = OpenAIJudge("j", base_url=server.base_url, api_key="k", retries=0)
-    return attached(judge=judge, embedder=OnesEmbedder(), metrics=[METRIC], drift=False, **options)
-
-
 @pytest.mark.fault(38, expected="drop: turns beyond the budget are skipped, the judge not asked")
 def test_fault_38_turns_beyond_the_budget_are_dropped(row: Row) -> None:
     """Their spans say skipped, the counter says budget, and the gauge says that nothing is left."""
-    with ScriptedOpenAI(passed) as server, live(server, budget="3 requests/day") as app:
-        turns_of(app, 5)
+    options = {"embedder": OnesEmbedder(), "metrics": [METRIC], "budget": "3 requests/day"}
+    with ScriptedOpenAI(passed) as server, attached(judge=judge_of(server), **options) as app:
+        for number in range(5):
+            app.turn(number)
+            app.handle.flush()
         row.check(app, turns=5, spans=15)
         assert app.counted() == {("scored", None): 3, ("skipped", "budget"): 2}
         assert app.statuses()["skipped"] == 2
-        left = gauge(app, "rag.evaluation.budget.left")
+        left = app.counted_by("rag.evaluation.budget.left", "limit")
         sent = len(server.requests)
     row.measured("requests of 5 turns with a budget of 3", sent)
     assert left == {"3 requests/day": 0}
     assert sent == 3
-
-
-def gauge(app: App, name: str) -> dict[Any, Any]:
-    return {point.attributes["limit"]: point.value for point in app.points(name)}

@@ -1,28 +1,18 @@
 """Faults of load: overload, slow judges, many spans, repeated turns."""
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from live import GatedJudge, OnesEmbedder, Row, attached, good_answers, good_judge
+from processes import PATIENCE, until
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Replies
 from support import ManualClock
-
-PATIENCE = 60.0
-
-
-def wait_until(is_so: Callable[[], bool], *, seconds: float = PATIENCE) -> None:
-    give_up = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < give_up
-        threading.Event().wait(0.005)
 
 
 class SteppingJudge:
@@ -72,8 +62,8 @@ def test_fault_14_under_overload_paid_evaluations_are_on_a_span(overload: int, r
         for made in range(rounds):
             for number in range(overload):
                 app.record(overload * made + number)
-            wait_until(lambda: not app.store.traces)
-            wait_until(lambda made=made: len(judge.asked) > made)  # type: ignore[misc]
+            until(lambda: not app.store.traces)
+            until(lambda made=made: len(judge.asked) > made)  # type: ignore[misc]
             clock.advance(1.0)
             judge.step()
         judge.open()
@@ -97,7 +87,7 @@ def test_fault_13_a_judge_that_is_much_too_slow(row: Row) -> None:
         for number in range(3000):
             app.record(number)
             most = max(most, app.handle.stats.held)
-        wait_until(lambda: app.handle.stats.held == 0)
+        until(lambda: app.handle.stats.held == 0)
         judge.open()
         assert app.handle.flush(PATIENCE)
         app.handle.shutdown(PATIENCE)
@@ -119,7 +109,7 @@ def test_fault_17_identical_turns_are_scored_each(turns: int, row: Row) -> None:
         for made in range(1, turns + 1):
             app.record(1)
             if made % 500 == 0 or made == turns:  # fewer than the traces that are kept
-                wait_until(lambda: app.handle.stats.held == 0, seconds=600)
+                until(lambda: app.handle.stats.held == 0, seconds=600)
         assert app.handle.flush(PATIENCE)
         row.check(app, turns=turns, spans=turns)
         assert app.counted() == {("scored", None): turns}

@@ -4,20 +4,17 @@ import http.client
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from e2e.programs import free_ports
 from e2e.redis_server import serving
 from live import Row
-from processes import PATIENCE, Stage, stage
+from processes import PATIENCE, Stage, stage, until
 
 REQUESTS = 40
 SCORED = "all turns scored and exported once"
@@ -30,19 +27,6 @@ pytestmark = [
 def needs(*modules: str) -> pytest.MarkDecorator:
     missing = [name for name in modules if find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def until(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_done():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
 
 
 def answers(port: int) -> bool:
@@ -86,7 +70,7 @@ def all_scored(found: Stage, made: int, errors: str) -> str:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_fault_24_uvicorn_and_sigterm(row: Row, workers: int) -> None:
     """Uvicorn raises SIGTERM again with the default handler, after it has stopped."""
-    port = free_port()
+    (port,) = free_ports(1)
     command = ("-m", "uvicorn", "served:asgi", "--port", str(port), "--workers", str(workers))
     with stage(latency=0.1) as found, found.running(*command) as process:
         ask(port, REQUESTS)
@@ -119,7 +103,7 @@ def test_fault_22_gunicorn_and_sigterm(row: Row, worker: str, preload: tuple[str
     pytest.importorskip(worker.rpartition(".")[0] or "gunicorn")
     if worker == "gevent":
         pytest.importorskip("gevent")
-    port, app = free_port(), "asgi" if "uvicorn" in worker else "wsgi"
+    (port,), app = free_ports(1), "asgi" if "uvicorn" in worker else "wsgi"
     options = ("--worker-class", worker, *WORKERS[worker], *preload)
     early = {"SERVED_TURNS_AT_IMPORT": "yes"} if preload else {}
     with (
@@ -139,7 +123,7 @@ def test_fault_22_gunicorn_and_sigterm(row: Row, worker: str, preload: tuple[str
 @needs("gunicorn")
 def test_fault_22_gunicorn_replaces_its_workers(row: Row) -> None:
     """HUP starts new workers and ends the old ones; `max_requests` ends a worker after a few."""
-    port = free_port()
+    (port,) = free_ports(1)
     with (
         stage(latency=0.1) as found,
         found.running(*gunicorn(port, "--max-requests", "15")) as process,

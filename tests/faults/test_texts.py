@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 
 import pytest
 
@@ -18,25 +18,15 @@ TRIES = 3  # on a busy machine, a thread waits for others, too; not each time
 PATIENCE = 120.0
 
 
-@contextmanager
-def python(*command: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    kept = {k: v for k, v in environment(**more).items() if not k.startswith("COV")}
-    with subprocess.Popen(
-        [sys.executable, *command],
-        env=kept,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def longest_waits(way: str) -> Mapping[str, float]:
     """Return how long another thread of the application waited, by text; end it by SIGTERM."""
-    with python("-m", "long_texts", way) as process:
+    kept = {k: v for k, v in environment().items() if not k.startswith("COV")}
+    command, pipe = [sys.executable, "-m", "long_texts", way], subprocess.PIPE
+    with (
+        subprocess.Popen(command, env=kept, stdout=pipe, stderr=pipe, text=True) as process,
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
         assert process.stdout is not None
         lines = list(iter(process.stdout.readline, "waits\n"))
         process.send_signal(signal.SIGTERM)

@@ -1,13 +1,13 @@
-"""`calibrate` with labels of people and with built-in cases, and the command of that name."""
+"""`calibrate`: peers and laws, labels of people and built-in cases, and the command."""
 
 import argparse
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,15 @@ from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.tools.calibrate import (
     Calibration,
+    Confusion,
     Figure,
     Observation,
     built_in_cases,
     calibrate,
+    confusion_of,
+    fit_threshold,
     observations,
+    wilson,
 )
 from rag_eval_otel.tools.cli import main
 from rag_eval_otel.tools.cli.commands import Calibrate
@@ -201,9 +205,7 @@ def labelled(tmp_path: Path) -> Path:
         }
         for score, label in [(0.9, "pass"), (0.6, "pass"), (0.4, "fail"), (None, "fail"), (1, None)]
     ]
-    path = tmp_path / "labels.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    return path
+    return jsonl(tmp_path / "labels.jsonl", rows)
 
 
 def test_command_prints_a_table(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,29 +252,13 @@ def test_unfitting_options(options: list[str], told: str, capsys: Any) -> None:
     assert told in capsys.readouterr().err
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A built-in case, with what the file says about it."""
-
-    about: str
-    language: str
-    verdicts: tuple[int, ...]
-    sample: Sample
-    labels: Mapping[str, float]
-
-
-def read_cases() -> list[Case]:
+def read_cases() -> list[Any]:
+    """Return the built-in cases, each with what the file says about it."""
     path = Path(__file__).parents[2] / "rag_eval_otel" / "tools" / "judge_cases.json"
     topics = json.loads(path.read_text("utf-8"))["topics"]
     told = [{**topic, **case} for topic in topics for case in topic["cases"]]
     return [
-        Case(
-            about=cells["about"],
-            language=cells["language"],
-            verdicts=tuple(cells["verdicts"]),
-            sample=sample,
-            labels=labels,
-        )
+        SimpleNamespace(**{**cells, "sample": sample, "labels": labels})
         for cells, (sample, labels) in zip(told, built_in_cases(), strict=True)
     ]
 
@@ -280,17 +266,12 @@ def read_cases() -> list[Case]:
 CASES = read_cases()
 METRICS = ("context_relevance", "declines", "faithfulness", "response_groundedness")
 Shown = Mapping[str, Sequence[str]]
-Opinion = Callable[[Case], Case]
-"""What a judge takes a case for."""
 
 
-def right(case: Case) -> Case:
-    return case
-
-
-def agreeing(case: Case) -> Case:
+def agreeing(case: Any) -> Any:
     best = dict.fromkeys(case.labels, 1.0)
-    return replace(case, verdicts=(1,) * len(case.verdicts), labels={**best, "declines": 0.0})
+    labels = {**best, "declines": 0.0}
+    return SimpleNamespace(verdicts=[1] * len(case.verdicts), labels=labels)
 
 
 def shown_in(body: Mapping[str, Any]) -> Shown:
@@ -306,7 +287,7 @@ def sentences(text: str) -> tuple[str, ...]:
     return tuple(sentence.text for sentence in sentences_of(text))
 
 
-def cases_of(shown: Shown) -> list[Case]:
+def cases_of(shown: Shown) -> list[Any]:
     found = list(CASES)
     if "contexts" in shown:
         found = [c for c in found if list(c.sample.context_texts) == shown["contexts"]]
@@ -316,17 +297,17 @@ def cases_of(shown: Shown) -> list[Case]:
     return found
 
 
-def reply_of(name: str, case: Case) -> object:
+def reply_of(name: str, case: Any) -> object:
     declines = case.labels["declines"]
     return {
         "reverse_question": {"question": ["Q?", "R?", "S?"], "noncommittal": int(declines)},
         "context_relevance": round(2 * case.labels["context_relevance"]),
-        "supported": list(case.verdicts),
+        "supported": case.verdicts,
         "groundedness": round(2 * case.labels.get("response_groundedness", 0.0)),
     }[name]
 
 
-def judged(body: Mapping[str, Any], opinion: Opinion) -> dict[str, object]:
+def judged(body: Mapping[str, Any], opinion: Callable[[Any], Any]) -> dict[str, object]:
     case = opinion(cases_of(shown_in(body))[0])
     return {name: reply_of(re.sub(r"_\d$", "", name), case) for name in names_asked(body)}
 
@@ -349,8 +330,9 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cases_are_balanced() -> None:
-    """Every language has every subject, and no constant answer is right."""
+    """Every language has every subject, no constant is right, and each sentence has a verdict."""
     assert len(CASES) >= 80
+    assert [c for c in CASES if len(sentences_of(c.sample.answer)) != len(c.verdicts)] == []
     languages = {case.language for case in CASES}
     assert len(languages) == 6
     assert {(c.language, c.about) for c in CASES} == {
@@ -361,15 +343,10 @@ def test_cases_are_balanced() -> None:
         assert 0.1 <= sum(label >= 0.5 for label in labels) / len(labels) <= 0.9, metric
 
 
-def test_each_sentence_has_a_verdict() -> None:
-    """Each answer has as many sentences as verdicts, in any script."""
-    assert [c for c in CASES if len(sentences_of(c.sample.answer)) != len(c.verdicts)] == []
-
-
 @pytest.mark.slow
 def test_right_judge_has_perfect_figures(capsys: pytest.CaptureFixture[str]) -> None:
     """It agrees with every label, and the status is 0."""
-    status, out = built_in(capsys, lambda body: judged(body, right), "--json")
+    status, out = built_in(capsys, lambda body: judged(body, lambda case: case), "--json")
     assert status == 0
     found = {each["metric"]: each for each in json.loads(out)}
     assert {name: each["accuracy"]["value"] for name, each in found.items()} == dict.fromkeys(
@@ -393,3 +370,110 @@ def test_missing_score_is_wrong() -> None:
     """It has no part in the accuracy, but in the share that `--bound` is about."""
     found = calibrate([1.0, None, 0.0, 1.0], [1, 1, 0, 1], threshold=0.5)
     assert (found.accuracy.value, found.right) == (1.0, 0.75)
+
+
+def close(figure: Figure, expected: float | None) -> bool:
+    if expected is None or figure.value is None:
+        return figure.value is expected
+    return math.isclose(figure.value, expected, abs_tol=1e-12)
+
+
+def counts(true_pass: int, false_pass: int, true_fail: int, false_fail: int) -> Confusion:
+    return Confusion(
+        true_pass=true_pass, false_pass=false_pass, true_fail=true_fail, false_fail=false_fail
+    )
+
+
+def youden(confusion: Confusion) -> float:
+    return (confusion.sensitivity.value or 0.0) + (confusion.specificity.value or 0.0) - 1
+
+
+@pytest.mark.parametrize("digits", [1, 6])
+@pytest.mark.parametrize("n", [7, 20, 100])
+def test_figures_of_labelled_scores_are_those_of_peers(digits: int, n: int) -> None:
+    """Counts of numpy, and the best of all thresholds."""
+    draw = np.random.default_rng(n)
+    truths = np.arange(n) < n // 3 + 1
+    scores = np.clip(draw.normal(0.4 + 0.2 * truths, 0.25), 0, 1).round(digits)
+    confusion = confusion_of(scores >= 0.5, truths)
+    assert (confusion.passes, confusion.fails) == (truths.sum(), (~truths).sum())
+    assert close(confusion.accuracy, float(np.mean((scores >= 0.5) == truths)))
+    best = max(youden(confusion_of(scores >= level, truths)) for level in scores)
+    assert fit_threshold(scores, truths)[1].value == pytest.approx(best, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("figure", "reason"),
+    [
+        (counts(0, 0, 0, 0).kappa, "no rows"),
+        (counts(9, 0, 0, 0).kappa, "are pass"),
+        (counts(0, 1, 5, 0).sensitivity, "pass"),
+    ],
+)
+def test_degenerate_sample_gives_a_reason(figure: Figure, reason: str) -> None:
+    """There is no number, but the reason why."""
+    assert figure.value is None
+    assert reason in figure.reason
+
+
+def test_kappa_is_that_of_statsmodels() -> None:
+    """Of statsmodels 0.15 for the same table; 1 for perfect agreement."""
+    assert close(counts(126, 15, 39, 16).kappa, 0.6060684647302904)
+    assert counts(3, 0, 2, 0).kappa == Figure(value=1.0)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "interval"),
+    [
+        (0, 5, (0.0, 0.43448246478317476)),
+        (5, 5, (0.5655175352168251, 1.0)),
+        (3, 9, (0.12058381838691096, 0.6457978644196036)),
+        (81, 100, (0.7222115462093562, 0.8748524849023126)),
+    ],
+)
+def test_wilson_interval_is_that_of_scipy(k: int, n: int, interval: tuple[float, float]) -> None:
+    """Of ``binomtest`` of scipy 1.17; at both ends, too."""
+    assert wilson(k, n) == pytest.approx(interval, abs=1e-9)
+
+
+NUMBERS = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1), st.floats(-1e300, 1e300))
+
+
+def fitted(pairs: list[tuple[float, bool]]) -> tuple[Figure, Figure]:
+    return fit_threshold(
+        np.array([score for score, _ in pairs]), np.array([label for _, label in pairs], dtype=bool)
+    )
+
+
+@given(st.lists(st.tuples(NUMBERS, st.booleans()), max_size=30))
+def test_threshold_has_the_stated_youden(pairs: list[tuple[float, bool]]) -> None:
+    """On the rows it was chosen on."""
+    threshold, stated = fitted(pairs)
+    if threshold.value is None:
+        assert threshold.reason
+    else:
+        scores, truths = np.array(pairs, dtype=float).T
+        found = youden(confusion_of(scores >= threshold.value, truths > 0))
+        assert stated.value == pytest.approx(found, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "threshold"),
+    [
+        ([(0.1, False), (0.2, False), (0.6, True), (0.9, True)], 0.4),  # midway
+        ([(0.1, False), (0.3, True), (0.3, False), (0.7, True)], 0.5),  # the strictest of equals
+        ([(0.1, False), (0.5, True), (0.6, True)], 0.3),
+        ([], "no rows"),
+        ([(0.5, True)], "all labels are pass"),
+        ([(0.5, False), (0.1, False)], "all labels are fail"),
+        ([(0.5, True), (0.5, False)], "no threshold is better"),
+    ],
+)
+def test_a_threshold_lies_midway(pairs: list[tuple[float, bool]], threshold: object) -> None:
+    """Between two scores; one class, equal scores or a reversed judge have none."""
+    found, _ = fitted(pairs)
+    if isinstance(threshold, str):
+        assert found.value is None
+        assert threshold in found.reason
+    else:
+        assert found.value == pytest.approx(threshold)

@@ -15,7 +15,7 @@ import pytest
 
 from offline import asked_rows
 from openai_server import ScriptedOpenAI
-from processes import ran
+from processes import environment, ran
 from rag_eval_otel import OpenAIJudge
 from rag_eval_otel.tools.cli import main, registered
 from rag_eval_otel.tools.read import source_of
@@ -159,7 +159,7 @@ class Stalling:
 def ended_by(sign: signal.Signals, arguments: list[str], stalling: Stalling) -> tuple[int, str]:
     with subprocess.Popen(
         [sys.executable, "-c", MAIN, *arguments],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=environment(),
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
@@ -196,11 +196,8 @@ def without_cost(value: Any) -> Any:
         return [without_cost(cells) for _, cells in source_of(value).rows()]
     if not isinstance(value, Mapping):
         return value
-    return {
-        name: without_cost(cell)
-        for name, cell in value.items()
-        if name.rpartition(".")[2] not in SPENT
-    }
+    kept = [name for name in value if name.rpartition(".")[2] not in SPENT]
+    return {name: without_cost(value[name]) for name in kept}
 
 
 @pytest.mark.slow

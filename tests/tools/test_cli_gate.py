@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +17,8 @@ MEASURED = ("--metrics", "answer_exact_match,semantic_similarity")
 
 def written(path: Path, right: int) -> Path:
     """Write 20 rows, of which the first ``right`` have the right answer."""
-    answers = ["yes"] * right + ["no"] * (20 - right)
-    return jsonl(
-        path,
-        [{"question": f"{i}?", "reference": "yes", "answer": a} for i, a in enumerate(answers)],
-    )
+    answers = enumerate(["yes"] * right + ["no"] * (20 - right))
+    return jsonl(path, [{"question": f"{i}?", "reference": "yes", "answer": a} for i, a in answers])
 
 
 def status(path: Path, *options: str) -> int:
@@ -88,10 +84,9 @@ def test_scores_stay_in_the_cache_if_the_baseline_is_refused(
 ) -> None:
     """The next run, with another baseline or --versions any, need not ask the judge again."""
     data, output = written(tmp_path / "data.jsonl", 10), tmp_path / "scores.jsonl"
-    baseline = tmp_path / "baseline.jsonl"
-    row = {"row": 0, "question": "0?", "reference": "yes"}
     old = {"answer_exact_match": {"value": 1.0, "status": "ok", "version": "old"}}
-    baseline.write_text(json.dumps({**row, "scores": old}), encoding="utf-8")
+    row = {"row": 0, "question": "0?", "reference": "yes", "scores": old}
+    baseline = jsonl(tmp_path / "baseline.jsonl", [row])
     gate = ("--baseline", str(baseline), "--no-worse", "answer_exact_match")
     assert status(data, *gate, "--output", str(output)) == 2
     assert "(--versions any)" in capsys.readouterr().err
@@ -107,9 +102,7 @@ def test_failed_scores_come_before_the_gate(
     """A judge that is down is status 1, as the gate cannot know the scores that are missing."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     monkeypatch.setitem(OpenAIJudge.__init__.__kwdefaults__, "retries", 0)
-    path = tmp_path / "data.jsonl"
-    row: dict[str, Any] = {"question": "q?", "contexts": ["c"], "answer": "a"}
-    path.write_text(json.dumps(row), encoding="utf-8")
+    path = jsonl(tmp_path / "data.jsonl", [{"question": "q?", "contexts": ["c"], "answer": "a"}])
     with ScriptedOpenAI(lambda _: HttpReply(status=500)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         judge = ("--judge", "openai/gpt-x")

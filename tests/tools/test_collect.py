@@ -47,8 +47,8 @@ def otlp_logs(span: Span) -> list[dict[str, Any]]:
     ]
 
 
-def messages(spans: Iterable[Span], service: str = "shop") -> list[dict[str, Any]]:
-    resource = {"attributes": as_attributes({"service.name": service})}
+def messages(spans: Iterable[Span]) -> list[dict[str, Any]]:
+    resource = {"attributes": as_attributes({"service.name": "shop"})}
     found: list[dict[str, Any]] = []
     for span in spans:
         scope = {"scope": {"name": span.scope}}
@@ -102,27 +102,21 @@ ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "I
 
 
 def turn_spans(
-    trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000, page: str = PAGE
+    trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000
 ) -> list[Span]:
     prompt = {
         "llm.input_messages.0.message.role": "user",
-        "llm.input_messages.0.message.content": f"{page}\n{ASKED}",
+        "llm.input_messages.0.message.content": f"{PAGE}\n{ASKED}",
         "llm.output_messages.0.message.content": TOLD,
     }
-    found = {"input.value": ASKED, "retrieval.documents.0.document.content": page}
+    found = {"input.value": ASKED, "retrieval.documents.0.document.content": PAGE}
     status = {"rag.evaluation.status": "scored"}
     scored = {} if label is None else {**status, "rag.evaluation.label": label}
+    whole = {"input.value": ASKED, "output.value": TOLD, **scored}
     return [
         _span(2, 1, trace=trace, at=(start + 10, start + 20), kind="RETRIEVER", **found),
         _span(3, 1, trace=trace, at=(start + 30, start + 80_000), kind="LLM", **prompt),
-        _span(
-            *(1, None),
-            trace=trace,
-            at=(start, start + 90_000),
-            kind="CHAIN",
-            **{"input.value": ASKED, "output.value": TOLD},
-            **scored,
-        ),
+        _span(1, None, trace=trace, at=(start, start + 90_000), kind="CHAIN", **whole),
     ]
 
 
@@ -220,11 +214,7 @@ ENDED = datetime.fromtimestamp(10**9, timezone.utc)
     [
         {"label": "fail"},
         {"since": ENDED, "until": ENDED + timedelta(seconds=1)},
-        {
-            "since": ENDED - timedelta(days=1),
-            "until": ENDED + timedelta(seconds=1),
-            "label": "fail",
-        },
+        {"since": ENDED - timedelta(1), "until": ENDED + timedelta(seconds=1), "label": "fail"},
     ],
 )
 def test_only_turns_of_a_label_and_a_period(chosen: dict[str, Any]) -> None:
@@ -278,14 +268,9 @@ def test_evaluate_takes_the_samples_as_they_are(tmp_path: Path) -> None:
     """With ids and scores of passages, and without: the samples are equal to those of the trace."""
     traces, output = tmp_path / "traces.json", tmp_path / "samples.jsonl"
     spans = turn_spans(1, label="fail")
-    spans[0] = replace(
-        spans[0],
-        attributes={
-            **spans[0].attributes,
-            "retrieval.documents.0.document.id": "page-1",
-            "retrieval.documents.0.document.score": 0.5,
-        },
-    )
+    document = "retrieval.documents.0.document"
+    more = {f"{document}.id": "page-1", f"{document}.score": 0.5}
+    spans[0] = replace(spans[0], attributes={**spans[0].attributes, **more})
     found = messages([*spans, *turn_spans(2)])
     traces.write_bytes(lines(found))
     assert main(["collect", str(traces), "-o", str(output)]) == 0

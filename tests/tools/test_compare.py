@@ -23,10 +23,8 @@ def scored(index: int, value: float | None, **cells: Any) -> dict[str, Any]:
     if value is None:
         score |= {"status": "undefined", "reason": "no_claims"}
     else:
-        score |= {
-            "label": "pass" if value >= 0.5 else "fail",
-            "explanation": f"because {value:.2f}",
-        }
+        label = "pass" if value >= 0.5 else "fail"
+        score |= {"label": label, "explanation": f"because {value:.2f}"}
     row = {"row": index, "question_id": f"q{index}", "scores": {"faithfulness": score}}
     return {**row, **cells}
 
@@ -100,16 +98,9 @@ def test_the_page_shows_both_runs(files: tuple[Path, Path], tmp_path: Path) -> N
     found = parsed(page.read_text(encoding="utf-8"))
     assert found.tags.count("svg") == 2
     assert "faithfulness fell by 0.101" in found.text
-    for text in (
-        "25 %",
-        "15 %",
-        "Old 9.",
-        "New 9.",
-        "because 0.31",
-        "row 31 (A: row 9)",
-        "[-0.193, -0.010]",
-    ):
+    for text in ("25 %", "15 %", "Old 9.", "New 9.", "because 0.31", "row 31 (A: row 9)"):
         assert text in found.text
+    assert "[-0.193, -0.010]" in found.text
     assert not {"img", "link"} & set(found.tags)
     assert found.tags.count("script") == 1
 

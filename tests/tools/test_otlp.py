@@ -2,15 +2,13 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from processes import ran
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.tools.otlp import parts_of, read_messages, spans_of
@@ -21,27 +19,19 @@ RUN = """
 import contextlib, io, json, sys
 from rag_eval_otel.tools.cli import main
 
-for line in sys.stdin:
+for command in json.loads(sys.argv[1]):
     with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(err):
-        status = main(json.loads(line))
+        status = main(command)
     with open("/proc/self/status") as file:  # getrusage counts the memory of the parent, too
         peak = next(int(row.split()[1]) // 1024 for row in file if row.startswith("VmHWM"))
     print(json.dumps({"status": status, "told": err.getvalue(), "peak": peak}), flush=True)
 """
 
 
-def run(folder: Path, *commands: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """Return exit status, output and memory of each command, all run in one new process."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        input="".join(json.dumps(list(map(str, one))) + "\n" for one in commands),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+def collected(*files: Path) -> list[dict[str, Any]]:
+    """Return exit status, output and memory of `collect` for each file, all in one new process."""
+    commands = [["collect", str(file), "-o", str(file.with_suffix(".jsonl"))] for file in files]
+    done = ran(f"import sys; sys.argv.append({json.dumps(commands)!r})\n{RUN}")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -59,7 +49,7 @@ def test_a_small_file_does_not_take_all_memory(tmp_path: Path) -> None:
     """What would be too large when it is parsed is refused, and the message says a way out."""
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(gzip.compress(content(), compresslevel=1))
-    found = run(tmp_path, *(["collect", tmp_path / name, "-o", "out.jsonl"] for name in FILES))
+    found = collected(*(tmp_path / name for name in FILES))
     for name, one in zip(FILES, found, strict=True):
         assert (one["status"], name) == (2, name)
         assert "has more than 64 MiB or 2,097,152 values, which is too much" in one["told"]
@@ -86,7 +76,7 @@ def test_a_large_trace_is_skipped(tmp_path: Path) -> None:
         for start in range(70):
             line = spans(1, many=100, text="a" * 10_000)
             file.write(line.replace(b'"spanId": "0000', b'"spanId": "%04x' % start))
-    (trace,) = run(tmp_path, ["collect", "trace.json", "-o", "out.jsonl"])
+    (trace,) = collected(tmp_path / "trace.json")
     assert "0 samples of 1 traces; skipped: 1 evicted" in trace["told"]
 
 

@@ -68,6 +68,10 @@ def parsed(page: str) -> ParsedPage:
 
 def evaluated(path: Path) -> Path:
     rows = []
+    absent: dict[int, Any] = {
+        7: {"value": None, "status": "undefined", "reason": "no_context"},
+        8: {"value": None, "status": "error", "reason": "timeout"},
+    }
     for i, value in enumerate(falling(1500, at=1200)):
         graded = round(4 * value)
         scores: dict[str, Any] = {
@@ -79,16 +83,8 @@ def evaluated(path: Path) -> Path:
                 "explanation": f"claim {i} is not in the contexts",
             },
             "correctness": {"value": 1.0 + graded, "normalized": graded / 4, "status": "ok"},
-            "context_relevance": {"value": 1.0, "status": "ok"},
+            "context_relevance": absent.get(i, {"value": 1.0, "status": "ok"}),
         }
-        if i == 7:
-            scores["context_relevance"] = {
-                "value": None,
-                "status": "undefined",
-                "reason": "no_context",
-            }
-        if i == 8:
-            scores["context_relevance"] = {"value": None, "status": "error", "reason": "timeout"}
         rows.append(row(i, **scores))
     return jsonl(path, rows)
 

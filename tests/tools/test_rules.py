@@ -138,15 +138,7 @@ def test_time_scale_divides_all_times() -> None:
     text = render(Target(time_scale=60))
     assert re.findall(r"^ *interval: (.*)$", text, re.MULTILINE) == ["1s"]
     windows = re.findall(r"count:increase(\w+)\n.*\n.*score_count\[(\w+)\]", text)
-    assert [seconds for _, seconds in windows] == [
-        "5s",
-        "30s",
-        "60s",
-        "120s",
-        "360s",
-        "1440s",
-        "4320s",
-    ]
+    assert " ".join(seconds for _, seconds in windows) == "5s 30s 60s 120s 360s 1440s 4320s"
     assert [window for window, _ in windows] == [*WINDOWS]
     assert {rule["for"] for rule in quick if "for" in rule} == {"5s", "10s", "15s"}
     assert not re.search(r"\[\d+[mhd]\]|offset \d+[mhd]\b", text)

@@ -1,12 +1,9 @@
 """`read_scores`: the forms of a score file, and what is selected of it."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
@@ -16,6 +13,7 @@ from rag_eval_otel.tools.rows import Row, flat_columns, unit_value
 from rag_eval_otel.tools.scores import metric_names, moment, read_scores
 from rag_eval_otel.types import Evaluation, Sample, Score
 from score_files import event, exported, jsonl, otlp_json, page_of, span
+from tools.test_read import SUFFIXES, write
 
 EVALUATED = Row(
     index=0,
@@ -35,24 +33,13 @@ def rows_of(path: Path, **options: Any) -> list[Row]:
     return [record for record in read_scores(path, **options) if record.scores]
 
 
-def written(suffix: str, folder: Path) -> Path:
-    path = folder / f"scores{suffix}"
-    flat = EVALUATED.to_flat()
-    assert list(flat) == list(flat_columns(["faithfulness", "correctness", "mrr"]))
-    if suffix == ".jsonl":
-        return jsonl(path, [EVALUATED.to_dict()])
-    if suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist([flat]), path)
-        return path
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([flat.keys(), flat.values()])
-    return path
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_evaluated_row_is_read_back(suffix: str, tmp_path: Path) -> None:
     """All formats keep value, scale, status, label, version, explanation and judge."""
-    (row,) = rows_of(written(suffix, tmp_path))
+    path, flat = tmp_path / f"scores{suffix}", EVALUATED.to_flat()
+    assert list(flat) == list(flat_columns(["faithfulness", "correctness", "mrr"]))
+    write(path, [EVALUATED.to_dict() if suffix == ".jsonl" else flat])
+    (row,) = rows_of(path)
     assert row.scores == EVALUATED.scores
     assert (row.index, row.place, row.evaluation.judge) == (0, "row 0", "j")
     assert [unit_value(score) for score in row.scores] == [0.25, 0.75, None]
@@ -75,11 +62,8 @@ def test_metric_selects_its_scores(tmp_path: Path) -> None:
     named = {"gen_ai__evaluation__name": "g", "gen_ai__evaluation__score__value": 0.5}
     table = jsonl(tmp_path / "a.jsonl", [{"scores": {"f": 0.1, "g": 0.2}}])
     traces = jsonl(tmp_path / "b.jsonl", [span(1, f__score=0.1, g__score=0.2), event(2, **named)])
-    assert [score.value for row in rows_of(table, metric="g") for score in row.scores] == [0.2]
-    assert [score.value for row in rows_of(traces, metric="g") for score in row.scores] == [
-        0.2,
-        0.5,
-    ]
+    for path, values in ((table, [0.2]), (traces, [0.2, 0.5])):
+        assert [one.value for row in rows_of(path, metric="g") for one in row.scores] == values
     with pytest.raises(ConfigError, match="has no scores of h; use score"):
         rows_of(traces, metric="h")
 

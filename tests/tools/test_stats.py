@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from offline import evaluated, numbers
 from rag_eval_otel.errors import MissingDependencyError
-from rag_eval_otel.tools.stats import (
-    Summary,
-    mean_interval,
-    percent,
-    score_interval,
-    t_quantile,
-    weighted_mean,
-)
+from rag_eval_otel.tools import stats
+from rag_eval_otel.tools.stats import Summary, score_interval, t_quantile, weighted_mean
 from rag_eval_otel.types import Evaluation, Score
 
 
@@ -135,7 +129,7 @@ def test_weighted_intervals_cover_the_true_mean() -> None:
 )
 def test_only_all_is_100_percent(part: int, whole: int, text: str) -> None:
     """And only nothing is 0 %."""
-    assert percent(part, whole) == text
+    assert stats.percent(part, whole) == text
 
 
 def test_without_scipy_there_are_means_and_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,4 +139,4 @@ def test_without_scipy_there_are_means_and_no_intervals(monkeypatch: pytest.Monk
     assert (result["reads"].mean, result["reads"].interval) == (2.0, None)
     assert "intervals need SciPy: install the extra 'tools'" in repr(result)
     with pytest.raises(MissingDependencyError, match=r"rag-eval-otel\[tools\]"):
-        mean_interval([1.0, 2.0])
+        stats.mean_interval([1.0, 2.0])

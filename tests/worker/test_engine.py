@@ -12,6 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from live import points_of
 from rag_eval_otel.config import Config
 from rag_eval_otel.drift.monitor import DriftOptions
 from rag_eval_otel.export.metrics import Meters
@@ -49,13 +50,8 @@ def scored(
 
     engine = asyncio.run(scene())
     spans = [message for body in sender.sent for *_, message in located(parsed(body))]
-    data = reader.get_metrics_data()
     points = [
-        (metric.name, dict(point.attributes))
-        for resource in (data.resource_metrics if data else ())
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        for point in metric.data.data_points
+        (name, dict(p.attributes)) for name, found in points_of(reader).items() for p in found
     ]
     found = {message.name: attributes(message) for message in spans}
     return found, dict(engine.instruments.tally.stats().turns), points

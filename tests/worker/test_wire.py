@@ -15,20 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import Event
 
 from rag_eval_otel.worker import wire
-from rag_eval_otel.worker.wire import (
-    LARGEST,
-    TooLargeError,
-    UnreadableError,
-    count_spans,
-    divided,
-    from_json,
-    may_have_rag,
-    parsed,
-    pieces,
-    strip,
-    unpacked,
-    write,
-)
+from rag_eval_otel.worker.wire import LARGEST, TooLargeError, UnreadableError, count_spans, parsed
 from wires import UNKNOWN, attributes, content, request, span, turn
 
 
@@ -74,7 +61,7 @@ def test_a_request_of_many_parts_is_refused_before_it_is_parsed(name: str) -> No
     bomb = gzip.compress(ATTACKS[name]())
     assert len(bomb) < 20_000
     with pytest.raises(TooLargeError, match="larger than max"):
-        count_spans(unpacked(bomb))
+        count_spans(wire.unpacked(bomb))
 
 
 def test_parts_inside_of_spans_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +75,7 @@ def test_parts_inside_of_spans_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_request_that_unpacks_to_too_much_is_refused() -> None:
     """The size counts after decompression, which stops at the limit."""
     with pytest.raises(TooLargeError, match=f"more than {LARGEST} bytes"):
-        unpacked(gzip.compress(bytes(LARGEST + 1)))
+        wire.unpacked(gzip.compress(bytes(LARGEST + 1)))
     with pytest.raises(TooLargeError):
         count_spans(bytes(LARGEST + 1))
 
@@ -97,7 +84,7 @@ def test_a_request_that_unpacks_to_too_much_is_refused() -> None:
 def test_a_compressed_request_is_recognised(pack: Callable[[bytes], bytes]) -> None:
     """By its first bytes, as gRPC does not say whether a message is compressed."""
     plain = content(*turn(1))
-    assert unpacked(pack(plain)) == plain
+    assert wire.unpacked(pack(plain)) == plain
 
 
 @pytest.mark.parametrize(
@@ -108,9 +95,9 @@ def test_a_compressed_request_is_recognised(pack: Callable[[bytes], bytes]) -> N
         (count_spans, b"\x0b\x01"),
         (count_spans, b"\x0a" + b"\xff" * 10 + b"\x01"),
         # What is cut, goes on after its end, or only begins like gzip or zlib.
-        (unpacked, gzip.compress(content(*turn(1)))[:-9]),
-        (unpacked, gzip.compress(content(*turn(1))) * 2),
-        (unpacked, b"\x1f\x8b\x08nothing"),
+        (wire.unpacked, gzip.compress(content(*turn(1)))[:-9]),
+        (wire.unpacked, gzip.compress(content(*turn(1))) * 2),
+        (wire.unpacked, b"\x1f\x8b\x08nothing"),
         (parsed, in_span(sized(0x2A, b"\xff"))),  # a name that is not UTF-8
     ],
 )
@@ -138,7 +125,7 @@ def test_a_request_is_divided_into_rag_traces_and_the_rest() -> None:
     message = request(*turn(1), span(2, 1), span(3, 1), *turn(4)[:2])
     message.MergeFrom(request(span(1, 7, parent=1), service="shipping"))
     message.MergeFromString(UNKNOWN)
-    rest, parts = divided(message.SerializeToString(), {(3).to_bytes(16, "big")})
+    rest, parts = wire.divided(message.SerializeToString(), {(3).to_bytes(16, "big")})
     by_number = {int.from_bytes(key, "big"): part for key, part in parts.items()}
     assert {n: (part.spans, part.has_root) for n, part in by_number.items()} == {
         1: (4, True),
@@ -170,10 +157,10 @@ def _spans(content: bytes) -> list[ExportTraceServiceRequest]:
 def test_a_request_without_rag_goes_on_byte_for_byte() -> None:
     """It is not parsed, or not changed if a text has the name of a mark."""
     plain, quoted = content(span(1, 1, text="x")), content(span(1, 1, text="rag.question"))
-    assert not may_have_rag(plain)
-    assert may_have_rag(content(span(1, 1, rag__question="x")))
-    assert divided(plain, ()) == (plain, {})
-    assert divided(quoted, ()) == (quoted, {})
+    assert not wire.may_have_rag(plain)
+    assert wire.may_have_rag(content(span(1, 1, rag__question="x")))
+    assert wire.divided(plain, ()) == (plain, {})
+    assert wire.divided(quoted, ()) == (quoted, {})
 
 
 @pytest.mark.parametrize("trace_id", [b"", b"\0" * 16, b"x"])
@@ -183,7 +170,7 @@ def test_a_span_without_a_valid_trace_id_goes_on_unread(trace_id: bytes) -> None
     for message in spans:
         message.trace_id = trace_id
     plain = content(*spans)
-    assert divided(plain, ()) == (plain, {})
+    assert wire.divided(plain, ()) == (plain, {})
 
 
 def test_many_traces_of_a_large_resource_are_refused() -> None:
@@ -192,7 +179,7 @@ def test_many_traces_of_a_large_resource_are_refused() -> None:
     value = message.resource_spans[0].resource.attributes.add(key="x").value
     value.string_value = "x" * 100_000
     with pytest.raises(TooLargeError, match="too many traces"):
-        divided(message.SerializeToString(), ())
+        wire.divided(message.SerializeToString(), ())
 
 
 def test_json_becomes_the_same_request() -> None:
@@ -205,13 +192,9 @@ def test_json_becomes_the_same_request() -> None:
     for one in data["resourceSpans"][0]["scopeSpans"][0]["spans"]:
         for part in (one, *one["links"]):
             for name in part.keys() & {"traceId", "spanId", "parentSpanId"}:
-                part[name] = _hex(part[name])
+                part[name] = b64decode(part[name]).hex()
     data["new field"] = 1
-    assert parsed(from_json(json.dumps(data).encode())) == message
-
-
-def _hex(text: str) -> str:
-    return b64decode(text).hex()
+    assert parsed(wire.from_json(json.dumps(data).encode())) == message
 
 
 @pytest.mark.parametrize(
@@ -229,20 +212,20 @@ def _hex(text: str) -> str:
 def test_json_that_is_no_otlp_is_not_read(text: str) -> None:
     """Also not if it is nested too deep for the parser."""
     with pytest.raises(UnreadableError):
-        from_json(text.encode())
+        wire.from_json(text.encode())
 
 
 def test_json_of_many_objects_is_refused() -> None:
     """They are counted before the text is parsed."""
     with pytest.raises(TooLargeError):
-        from_json(b'{"resourceSpans":[' + b"{}," * 600_000 + b"{}]}")
+        wire.from_json(b'{"resourceSpans":[' + b"{}," * 600_000 + b"{}]}")
 
 
 def test_scores_are_added_to_the_message_of_a_span() -> None:
     """Values of all types, and an event; what was there stays, unknown fields included."""
     message = span(1, 1, text="x")
     values = {"score": 0.5, "label": "pass", "tokens": 3, "is": True, "ids": ["a", "b"]}
-    write(message, values, [Event("event", {"name": "faithfulness"}, timestamp=7)])
+    wire.write(message, values, [Event("event", {"name": "faithfulness"}, timestamp=7)])
     found = attributes(message)
     assert {key: found[key] for key in ("score", "label", "tokens", "is", "text")} == {
         **{k: v for k, v in values.items() if k != "ids"},
@@ -260,7 +243,7 @@ def test_texts_are_stripped_from_spans_and_events() -> None:
     first = message.resource_spans[0].scope_spans[0].spans[0]
     event = first.events.add(name="gen_ai.content.prompt")
     event.attributes.add(key="gen_ai.prompt").value.string_value = "secret"
-    strip(message)
+    wire.strip(message)
     assert attributes(first) == {"openinference.span.kind": "RETRIEVER"}
     assert not event.attributes
 
@@ -269,8 +252,8 @@ def test_texts_are_stripped_from_spans_and_events() -> None:
 def test_a_large_request_is_divided_between_resources(size: int) -> None:
     """Its parts are requests of at most 2 MiB, or of one resource, and have all its bytes."""
     parts = [content(span(1, n + 1, name="x" * size)) for n in range(5)]
-    divided_parts = list(pieces(b"".join(parts)))
+    divided_parts = list(wire.pieces(b"".join(parts)))
     assert b"".join(divided_parts) == b"".join(parts)
     assert len(divided_parts) == {1_000: 1, 900_000: 3, 3_000_000: 5}[size]
     assert sum(map(count_spans, divided_parts)) == 5
-    assert list(pieces(b"")) == [b""]
+    assert list(wire.pieces(b"")) == [b""]
