@@ -116,7 +116,7 @@ def texts_within(data: Any) -> Iterator[Passage]:
 
 
 def ids_in(data: Any) -> Iterator[str]:
-    """Yield the ids of LlamaIndex nodes, at any depth, of which ``data`` has only id and score."""
+    """Yield the ids of LlamaIndex nodes whose ``repr`` is a text in ``data``, at any depth."""
     if isinstance(data, str):
         found = _NODE.fullmatch(data)
         if found is not None:

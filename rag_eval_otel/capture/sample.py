@@ -490,7 +490,7 @@ def _widened(turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messa
 
 
 def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown) -> _Shown:
-    """Return the ``passages`` of which the ``messages`` show only the beginning, cut there."""
+    """Return, cut, ``passages`` of which ``messages`` show the beginning, at no ``known`` place."""
     taken = {at for at, _ in known.values()}
     found: _Shown = {}
     for passage in passages:
@@ -629,7 +629,7 @@ def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
-    """Return True if a step, too short for an LLM call, turned the question into the query."""
+    """Return True if a step too short for an LLM call made ``searched``, which ``message`` has."""
     parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None

@@ -442,7 +442,7 @@ def bare(text: str) -> str:
 
 
 def forms_of(text: str) -> tuple[str, str, str]:
-    """Return ``text`` verbatim, and as JSON has it."""
+    """Return ``text`` as it is, and as JSON has it, with all but ASCII escaped and without."""
     return text, encode_basestring_ascii(text)[1:-1], encode_basestring(text)[1:-1]
 
 

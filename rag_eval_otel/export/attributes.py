@@ -59,7 +59,7 @@ _SEARCHES = (semconv.EVALUATION_SEARCHES, semconv.EVALUATION_REPEATED, semconv.E
 
 
 def _merged(parts: Iterable[_Part], present: Iterable[str]) -> dict[str, AttributeValue]:
-    """Return the attributes of ``parts`` for a span with those ``present``."""
+    """Return ``parts`` as one dict; objects get indices above those in ``present``."""
     attributes: dict[str, AttributeValue] = {}
     scores, labels = list[Annotation](), list[Annotation]()  # those of the turn are the last
     for part in parts:

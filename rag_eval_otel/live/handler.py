@@ -36,9 +36,9 @@ class RagEvalCallbackHandler(LangChainCapture):
         chain.invoke(question, config={"callbacks": [RagEvalCallbackHandler()]})
 
     The handler takes the arguments of `instrument`, except the providers. It attaches to the tracer
-    provider at its first run, or at the first use of a method or of ``stats``, so the application
-    may set the provider later. All handlers on one provider share one pipeline, which has the
-    options and sinks of the first handler.
+    provider at its first run, ``flush()`` or use of ``stats``, so the application may set the
+    provider later. All handlers on one provider share one pipeline, which has the options and sinks
+    of the first handler.
     """
 
     def __init__(

@@ -152,7 +152,7 @@ class Pipeline:
         self.start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hold ``span`` if it may be the span of a RAG turn; otherwise export it at once."""
+        """Hold a span of a possible RAG turn, drop one of the judge's client, export all others."""
         # On the evaluator's thread, foreign spans are dropped: they are of the judge's client.
         if JUDGING.get() is not None and judging() is not None:
             if is_own(span):

@@ -327,7 +327,7 @@ def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
 
 
 def read_ratings(ratings: Sequence[G], wanted: Rated) -> tuple[list[float], str, Reason | None]:
-    """Return the ratings, how they were read, and ``no_logprobs`` if probabilities are missing."""
+    """Return the ratings, how they were read, and ``no_logprobs`` if wanted but missing."""
     values = [rating.rating if rating.expected is None else rating.expected for rating in ratings]
     if any(rating.expected is None for rating in ratings):
         return values, "integer", "no_logprobs" if wanted == "logprobs" else None

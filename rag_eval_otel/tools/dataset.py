@@ -382,7 +382,7 @@ class _StoppedError(Exception):
 
 
 class _Stop:
-    """Stops a run after rows in a row in which the judge or the embedder does not answer us."""
+    """Stops a run after ten rows in a row without a response or with a refused key."""
 
     def __init__(self) -> None:
         self._unanswered = 0  # rows in a row
