@@ -186,7 +186,11 @@ def outcome_of_tests(tests: Path, tree: Path, **variables: str) -> Outcome:
 
 
 def copy_of_tree(tree: Path) -> Path:
-    """Copy what is tracked, and what is new."""
+    """Copy what is tracked, and what is new, and link the data beside the tree, if there is any."""
+    tree.mkdir(parents=True)
+    data = ROOT.parent / "shared"
+    if data.is_dir():
+        (tree.parent / data.name).symlink_to(data)
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
@@ -207,7 +211,8 @@ def outcomes(mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, 
             print(f"{found[tests]} without a mutant, in {SECONDS:.0f} s: {tests}")
         trees: SimpleQueue[Path] = SimpleQueue()  # with the bytecode of the run without mutants
         for number in range(workers):
-            trees.put(shutil.copytree(tree, Path(folder, str(number + 1), "tree")))
+            copy = shutil.copytree(tree.parent, Path(folder, str(number + 1)), symlinks=True)
+            trees.put(copy / tree.name)
 
         def in_a_tree(mutant: Mutant) -> Outcome:
             tree = trees.get()
