@@ -14,9 +14,6 @@ from apps.fakes import ScriptedChat
 from conversations import KINDS, TOPICS, Shelf, alone, chain, said, turns_of
 from live import attached
 from rag_eval_otel import Evaluation, Sample, record_answer, record_question, record_retrieval
-from rag_eval_otel.capture.conventions.agents import without_written_calls
-from rag_eval_otel.capture.step import history_in
-from rag_eval_otel.capture.values import plain
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.types import Message
 from replay import load, replay
@@ -26,40 +23,6 @@ from steps import llm, retriever, sample
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PAGE = "Bo built it in 1890."
 TURN = [("user", "Who built it?"), ("assistant", "Bo.")]
-CALLS = {"tool_calls": [{"name": "search", "args": {}, "id": "1"}]}
-
-
-@pytest.mark.parametrize(
-    ("data", "history"),
-    [
-        ({"question": "And when?", "chat_history": [["Who built it?", "Bo."]]}, TURN),
-        (
-            {"question": "And when?", "chat_history": [("human", "Who built it?"), ("ai", "Bo.")]},
-            TURN,
-        ),
-        ({"chat_history": "Human: Who built it?\nAI: Bo."}, []),
-        ([{"type": "human", "content": "And when?"}], []),
-        ([("system", "Be brief."), *TURN, ("user", "And when?")], TURN),
-        (
-            [
-                ("human", "Who built it?"),
-                {"type": "ai", "content": "", **CALLS},
-                {"role": "tool", "content": "Bo built it.", "tool_call_id": "1"},
-                ("ai", "Bo."),
-                ("human", "And when?"),
-                {"type": "ai", "content": "Let me see.", **CALLS},
-            ],
-            TURN,
-        ),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, *TURN], []),
-        ([{"role": "user", "content": "New task:\nWho built it?"}, *TURN, ("user", "And?")], []),
-        (None, []),
-    ],
-)
-def test_forms(data: Any, history: list[tuple[str, str]]) -> None:
-    """Messages of user and assistant count, without calls and results of tools, and images."""
-    call = replace(llm("model", None, at=(0, 1)), history=history_in(plain(data)))
-    assert [tuple(message) for message in without_written_calls(call).history] == history
 
 
 class Noting(LexicalJudge):

@@ -8,6 +8,7 @@ import pytest
 
 from plain_views import View
 from rag_eval_otel.capture import step as build
+from rag_eval_otel.capture.conventions.agents import without_written_calls
 from rag_eval_otel.capture.step import Result, Step, arguments, has_longer_text
 from rag_eval_otel.capture.values import CUT, HIDDEN, plain
 from rag_eval_otel.types import Passage
@@ -198,6 +199,43 @@ def test_arguments_of_a_decorated_function(inputs: object, expected: object) -> 
 
 
 STEP = Step(id=1, parent=None, kind="llm", name="x" * 99, start=0)
+BEFORE = [("user", "Who built it?"), ("assistant", "Bo.")]
+CALLS = {"tool_calls": [{"name": "search", "args": {}, "id": "1"}]}
+
+
+@pytest.mark.parametrize(
+    ("data", "history"),
+    [
+        ({"question": "And when?", "chat_history": [["Who built it?", "Bo."]]}, BEFORE),
+        (
+            {"question": "And when?", "chat_history": [("human", "Who built it?"), ("ai", "Bo.")]},
+            BEFORE,
+        ),
+        ({"chat_history": "Human: Who built it?\nAI: Bo."}, []),
+        ([{"type": "human", "content": "And when?"}], []),
+        ([("system", "Be brief."), *BEFORE, ("user", "And when?")], BEFORE),
+        (
+            [
+                ("human", "Who built it?"),
+                {"type": "ai", "content": "", **CALLS},
+                {"role": "tool", "content": "Bo built it.", "tool_call_id": "1"},
+                ("ai", "Bo."),
+                ("human", "And when?"),
+                {"type": "ai", "content": "Let me see.", **CALLS},
+            ],
+            BEFORE,
+        ),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, *BEFORE], []),
+        ([{"role": "user", "content": "New task:\nWho built it?"}, *BEFORE, ("user", "And?")], []),
+        (None, []),
+    ],
+)
+def test_histories(data: Any, history: list[tuple[str, str]]) -> None:
+    """Messages of user and assistant count, without calls and results of tools, and images."""
+    call = replace(STEP, history=build.history_in(plain(data)))
+    assert [tuple(message) for message in without_written_calls(call).history] == history
+
+
 LONG = "a" * 11
 HOLDERS: dict[str, Any] = {
     **dict.fromkeys(("input", "output", "query", "description"), LONG),
