@@ -31,8 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run tests in half as many processes more than there are cores: tests wait for servers."""
-    return (os.cpu_count() or 1) * 3 // 2
+    """Run tests in as many processes as there are cores: each takes seconds to collect them."""
+    return os.cpu_count() or 1
 
 
 @pytest.hookimpl(wrapper=True)
