@@ -154,5 +154,5 @@ def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
         scores = [replace(s, name=f"{semconv.OFFLINE}.{s.name}") for s in offline.scores]
         yield replace(offline, scores=tuple(scores))
     if not is_offline and not sampling.is_targeted:
-        is_counted = offline is not None
-        yield replace(evaluation, answer_length=None) if is_counted else evaluation
+        # The length of an answer is counted once, by the offline scores if there are any.
+        yield evaluation if offline is None else replace(evaluation, answer_length=None)

@@ -92,7 +92,7 @@ class Target:
         return round(1 - self.slo, 10)
 
     def bound(self, threshold: float) -> float:
-        """Return the bucket bound of the score histogram that is nearest to ``threshold``."""
+        """Return the bound of the score histogram nearest to ``threshold``, of two the lower."""
         return min(SCORE_BOUNDS, key=lambda bound: round(abs(bound - threshold), 3))
 
 

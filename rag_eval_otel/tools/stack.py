@@ -34,7 +34,7 @@ class Programs:
         self.folder, self.stopped = folder, stopped
         self._running: list[subprocess.Popen[bytes]] = []
 
-    def launch(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
+    def launch(self, name: str, *command: str | Path, **variables: str) -> subprocess.Popen[bytes]:
         others = otlp_variables()  # of the user's own application, also its keys
         environ = {name: value for name, value in os.environ.items() if name not in others}
         # A signal only sets `stopped`, so none comes between the start and the list.
@@ -44,7 +44,7 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**environ, "PATH": _PLACES},
+                env={**environ, "PATH": _PLACES, **variables},
                 cwd=self.folder,
                 start_new_session=True,  # ^C is for us, and we end them
             )
@@ -55,9 +55,10 @@ class Programs:
         text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
         return (text.splitlines() or ["no output"])[-1]
 
-    def start(self, name: str, *command: str | Path, ready: str) -> bool:
+    def start(self, name: str, *command: str | Path, ready: str, **variables: str) -> bool:
         """Start a program, and return True when the address ``ready`` accepts connections."""
-        process, deadline = self.launch(name, *command), time.monotonic() + _START_SECONDS
+        process = self.launch(name, *command, **variables)
+        deadline = time.monotonic() + _START_SECONDS
         host, _, port = ready.partition(":")
         while process.poll() is None and time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
@@ -104,16 +105,20 @@ def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, 
         say("the page shows the scores and turns of this process, without dashboards and alerts")
         return {}
     grpc, otlp, health, apps, spans, own, server, manager = _free_addresses(8)
-    variables = (
-        *(f"RAG_GRPC={grpc}", f"RAG_HTTP={otlp}", f"RAG_HEALTH={health}"),
-        *(f"RAG_METRICS_APPS={apps}", f"RAG_METRICS_SPANS={spans}"),
-        *(f"RAG_SELF_PORT={own.rpartition(':')[2]}", f"RAG_QUEUE={programs.folder / 'queue'}"),
-    )
+    variables = {
+        "RAG_GRPC": grpc,
+        "RAG_HTTP": otlp,
+        "RAG_HEALTH": health,
+        "RAG_METRICS_APPS": apps,
+        "RAG_METRICS_SPANS": spans,
+        "RAG_SELF_PORT": own.rpartition(":")[2],
+        "RAG_QUEUE": str(programs.folder / "queue"),
+    }
     configs = [_source(name) for name in ("gateway.yaml", "content.yaml", "scores.yaml")]
     # Without a backend for traces, the gateway counts scores and drops the spans.
     drop = () if "RAG_TRACES" in os.environ else (_DROP,)
-    command = ["env", *variables, collector, *(f"--config={each}" for each in (*configs, *drop))]
-    if not programs.start("collector", *command, ready=health):
+    options = [f"--config={each}" for each in (*configs, *drop)]
+    if not programs.start("collector", collector, *options, ready=health, **variables):
         return {}
     addresses = {OTLP: f"http://{otlp}"}
     if alertmanager := _installed("prometheus-alertmanager", "alertmanager"):
