@@ -119,6 +119,7 @@ def load_prices(file: str | os.PathLike[str] | Mapping[str, Any] | None = None) 
     The form is ``{"currency": "EUR", "models": {NAME: {"input": 0.2, "output": 0.8}}}``, in prices
     of a million tokens; the default currency is USD. Another form raises `ConfigError`.
     """
+    _list_price("")  # imports all now: a fork of the host may interrupt an import on our threads
     if file is None:
         return Prices()
     try:

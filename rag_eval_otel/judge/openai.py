@@ -29,6 +29,7 @@ from rag_eval_otel.judge.wire import Request, compose, read_parts
 from rag_eval_otel.log import address_of, log
 from rag_eval_otel.providers import Provider, SchemaMode, TokenLimit, provider_of
 from rag_eval_otel.runtime.fork import call_in_child, leave_to_parent
+from rag_eval_otel.runtime.guard import Edge
 from rag_eval_otel.types import Replies, Usage
 
 if TYPE_CHECKING:
@@ -332,7 +333,7 @@ class OpenAIClient:
         self._given = client
         self._clients: _Clients = {}
         call_in_child(self._leave_clients)
-        _import_client()
+        self._spare = None if client else _first_http_client(timeout)  # for the first event loop
 
     def _leave_clients(self) -> None:
         leave_to_parent(self._clients)
@@ -382,16 +383,9 @@ class OpenAIClient:
         platform.platform()  # with gevent, this thread is none of its greenlets
         import openai  # noqa: PLC0415
 
-        http: dict[str, Any] = {
-            "event_hooks": {"response": [_limit_size]},
-            "timeout": self._options["timeout"],
-            "follow_redirects": False,  # texts go to no other address
-        }
         options = {**self._options, "default_headers": {"Accept-Encoding": "identity"}}
-        try:  # with aiohttp, which takes a third of the CPU time
-            options["http_client"] = openai.DefaultAioHttpClient(**http)
-        except (AttributeError, RuntimeError):  # an older version, or aiohttp is not installed
-            options["http_client"] = openai.DefaultAsyncHttpxClient(**http)
+        spare, self._spare = self._spare, None
+        options["http_client"] = spare or _new_http_client(self._options["timeout"])
         if "api_version" in self._options:
             return openai.AsyncAzureOpenAI(**options)
         if self._options["api_key"] is None and self._key_variable != _KEY:
@@ -400,12 +394,34 @@ class OpenAIClient:
         return openai.AsyncOpenAI(**options)
 
 
-def _import_client() -> None:
-    """Import the library now: it takes half a second, which a fork of the host may interrupt."""
+def _first_http_client(timeout: float) -> Any:
+    """Return a client for one event loop, and have all imported that a request needs.
+
+    This is done on the caller's thread: if the host forks while another thread imports a module or
+    reads the TLS certificates, neither can be done in the child.
+    """
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
         platform.platform()
     import_module("openai")
+    with suppress(ImportError):  # of the first connection
+        import_module("anyio.streams.tls")
+    with Edge("the HTTP client", on_error=lambda _: None):  # the first request raises it again
+        return _new_http_client(timeout)
+
+
+def _new_http_client(timeout: float) -> Any:
+    import openai  # noqa: PLC0415
+
+    options: dict[str, Any] = {
+        "event_hooks": {"response": [_limit_size]},
+        "timeout": timeout,
+        "follow_redirects": False,  # texts go to no other address
+    }
+    try:  # with aiohttp, which takes a third of the CPU time
+        return openai.DefaultAioHttpClient(**options)
+    except (AttributeError, RuntimeError):  # an older version, or aiohttp is not installed
+        return openai.DefaultAsyncHttpxClient(**options)
 
 
 def usage_of(reply: object) -> Usage | None:

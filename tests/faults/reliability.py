@@ -25,7 +25,7 @@ ROWS: Mapping[str, str] = {
     "15": "Contexts of 10 MB, lone surrogates, NUL characters",
     "16": "Root spans that never end",
     "17": "10,000 identical turns",
-    "18": "A fork after the first turns, and while the judge's client is imported",
+    "18": "A fork right after the first turn",
     "19": "200 forks under load",
     "20": "The event loop is blocked, closed, or new in each request",
     "21": "Celery prefork and multiprocessing children",

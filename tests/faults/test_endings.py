@@ -39,11 +39,15 @@ def measure(row: Row, name: str, script: str, *, turns: int, **variables: str) -
 
 @posix
 @pytest.mark.fault(18, expected="each process scores its own turns")
-def test_fault_18_a_fork_during_an_import_on_the_thread_of_the_judge(row: Row) -> None:
-    """The fork comes in the first second after the first turn, while `openai` is imported."""
+def test_fault_18_a_fork_right_after_the_first_turn(row: Row) -> None:
+    """The threads of this library import nothing: a child could never import it."""
     script = """
+class Finder:
+    def find_spec(self, name, path, target=None):
+        name = threading.current_thread().name
+        if name.startswith("rag-eval-otel"): raise SystemExit(name)
+sys.meta_path.insert(0, Finder())
 made(1)
-while "openai" not in sys.modules: time.sleep(.001)
 child = os.fork()
 made(5)
 if child: os.waitpid(child, 0)

@@ -88,6 +88,12 @@ WORKERS = {
 }
 
 
+CONFIG = """
+from pathlib import Path
+def post_worker_init(worker): (Path(__file__).parent / f"worker-{worker.pid}").touch()
+"""
+
+
 def gunicorn(port: int, *options: str, app: str = "wsgi") -> tuple[str, ...]:
     serve = "import sys; from gunicorn.app.wsgiapp import run; sys.exit(run())"
     bind = ("--bind", f"127.0.0.1:{port}", "--workers", "2", "--graceful-timeout", "100")
@@ -98,19 +104,27 @@ def gunicorn(port: int, *options: str, app: str = "wsgi") -> tuple[str, ...]:
 @needs("gunicorn")
 @pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["alone", "preload"])
 @pytest.mark.parametrize("worker", WORKERS)
-def test_fault_22_gunicorn_and_sigterm(row: Row, worker: str, preload: tuple[str, ...]) -> None:
-    """With ``--preload``, the workers are forked while the judge's thread imports its client."""
+def test_fault_22_gunicorn_and_sigterm(
+    row: Row, worker: str, preload: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With ``--preload``, the workers are forked while the first turn is scored.
+
+    A worker of gunicorn loses a SIGTERM that comes before it has handlers of its own.
+    """
     pytest.importorskip(worker.rpartition(".")[0] or "gunicorn")
     if worker == "gevent":
         pytest.importorskip("gevent")
     (port,), app = free_ports(1), "asgi" if "uvicorn" in worker else "wsgi"
-    options = ("--worker-class", worker, *WORKERS[worker], *preload)
+    config = tmp_path / "config.py"
+    config.write_text(CONFIG)
+    options = ("--worker-class", worker, *WORKERS[worker], "--config", str(config), *preload)
     early = {"SERVED_TURNS_AT_IMPORT": "yes"} if preload else {}
     with (
         stage(latency=0.1) as found,
         found.running(*gunicorn(port, *options, app=app), **early) as process,
     ):
         ask(port, REQUESTS)
+        until(lambda: len([*tmp_path.glob("worker-*")]) == 2)
         status, errors = end(process)
         row.measured(
             f"scored with gunicorn {worker} {' '.join(preload)}".rstrip(),
