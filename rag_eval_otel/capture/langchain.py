@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat, TypeVar, cast
 from uuid import UUID, uuid4
@@ -41,8 +41,11 @@ def _event(function: F) -> F:
 
     @wraps(function)
     def guarded(handler: LangChainCapture, /, *args: Any, **event: Any) -> None:
-        with handler.edge:
+        try:  # a `with` block would take more time
             function(handler, *args, **event)
+        except Exception as error:
+            if not handler.edge.catch(error):
+                raise
 
     return cast("F", guarded)
 
@@ -53,10 +56,14 @@ class LangChainCapture(BaseCallbackHandler):
     raise_error = False
     outside: LangChainCapture | None = None  # records vector store searches outside any run
 
-    def __init__(self, recorder: Callable[[], RunRecorder], *, edge: Edge) -> None:
+    def __init__(self, connect: Callable[[], RunRecorder], *, edge: Edge) -> None:
         self.enabled = True
-        self._recorder = recorder
+        self._connect = connect
         self.edge = edge
+
+    @cached_property
+    def recorder(self) -> RunRecorder:
+        return self._connect()
 
     @property
     def run_inline(self) -> bool:  # type: ignore[override]
@@ -131,7 +138,7 @@ class LangChainCapture(BaseCallbackHandler):
     ) -> Run | None:
         if not self.enabled:
             return None
-        recorder = self._recorder()
+        recorder = self.recorder
         parent_id = event.get("parent_run_id")
         parent = _number(parent_id) if parent_id is not None else None
         if parent not in recorder.runs and is_silent():
@@ -144,11 +151,11 @@ class LangChainCapture(BaseCallbackHandler):
         return run
 
     def find(self, run_id: UUID | None) -> Run | None:
-        return None if run_id is None else self._recorder().runs.get(_number(run_id))
+        return None if run_id is None else self.recorder.runs.get(_number(run_id))
 
     def search(self, above: Run | None, name: str, query: object) -> Run | None:
         parent = above.id if above else None
-        run = self._recorder().start("retriever", uuid4().int, parent, name, {})
+        run = self.recorder.start("retriever", uuid4().int, parent, name, {})
         if run is not None:
             run.is_search, run.asked = True, query if isinstance(query, str) else None
         return run
@@ -158,11 +165,11 @@ class LangChainCapture(BaseCallbackHandler):
             try:
                 run.told = noted(output)
             finally:
-                self._recorder().end(run)
+                self.recorder.end(run)
 
     def failed(self, run: Run, error: BaseException) -> None:
         run.error = type(error).__qualname__
-        self._recorder().end(run)
+        self.recorder.end(run)
 
 
 def _number(run_id: UUID | str) -> int:  # LangServe names its root runs by texts

@@ -52,10 +52,9 @@ class RagEvalCallbackHandler(LangChainCapture):
         self._sinks = tuple(find_sinks(sinks))
         self._given = self._config if config or options else None
         self._attached: Handle | None = None
-        self._recorder_of_handle: RunRecorder | None = None
         self._has_failed = False
         edge = Edge("callback", on_error=self._count_error, raise_errors=self._config.raise_errors)
-        super().__init__(self._connect, edge=edge)
+        super().__init__(self._attach, edge=edge)
         self.enabled = not sdk_disabled()
         if self.enabled and self._config.host_hooks:
             record_searches(edge)
@@ -85,16 +84,15 @@ class RagEvalCallbackHandler(LangChainCapture):
             self._attached = instrument(self._given, sinks=self._sinks)
         return self._attached
 
-    def _connect(self) -> RunRecorder:
-        """Return the recorder of LangChain runs; the first call attaches to a tracer provider."""
-        if self._recorder_of_handle is None:
-            with ATTACHING:  # the first runs may begin on several threads at once
-                if self._has_failed:  # so would each further attempt
-                    raise ConfigError("not attached: the first attempt has failed")
-                self._has_failed = True
-                self._recorder_of_handle = recorder_of(self._handle())
-                self._has_failed = False
-        return self._recorder_of_handle
+    def _attach(self) -> RunRecorder:
+        """Attach to a tracer provider, at the first run; return the recorder of LangChain runs."""
+        with ATTACHING:  # the first runs may begin on several threads at once
+            if self._has_failed:  # so would each further attempt
+                raise ConfigError("not attached: the first attempt has failed")
+            self._has_failed = True
+            recorder = recorder_of(self._handle())
+            self._has_failed = False
+        return recorder
 
     def _count_error(self, place: str) -> None:
         if self._attached is not None:
