@@ -281,7 +281,7 @@ class Score:
     cost: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for NaN, for infinities, and for a value beside a failure."""
+        """Raise `ValueError` if a field breaks a rule above, or if a failure has no reason."""
         if self.status == "ok":
             if self.value is None or not math.isfinite(self.value):
                 msg = f"Score {self.name!r} is ok, but {self.value!r} is not a finite number."
