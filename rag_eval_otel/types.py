@@ -290,7 +290,7 @@ class Score:
                 msg = f"Score {self.name!r}: normalized must be from 0 to 1, not {self.normalized}"
                 raise ValueError(msg)
             object.__setattr__(self, "value", float(self.value))
-        elif self.value is not None or self.reason is None:
+        elif self.reason is None or (self.value, self.normalized) != (None, None):
             msg = f"Score {self.name!r} is {self.status}: it needs a reason and no value."
             raise ValueError(msg)
 
