@@ -13,7 +13,7 @@ from rag_eval_otel.capture.documents import consists_of, parts_around
 from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.sample import why_none
 from rag_eval_otel.capture.step import Step
-from rag_eval_otel.capture.turns import ANSWER_LENGTH, StepTree, find_retrievals, is_verdict
+from rag_eval_otel.capture.turns import StepTree, find_retrievals, is_long, is_verdict
 from rag_eval_otel.capture.values import Messages, normalised, plain
 from rag_eval_otel.types import SkipReason
 
@@ -31,7 +31,7 @@ def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> lis
     """
     beside, root = [*tree.beside], steps[0]
     at = beside.index(tree) if tree in beside else 0
-    prompts = [text for step in steps for text in step.prompt if step.kind == "llm"]
+    prompts = [text for step in steps for text in step.prompt]
     messages = Messages(prompts)
     used: dict[RunTree, list[Step]] = {}
     known: list[str] = []
@@ -60,8 +60,7 @@ def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> lis
 
 
 def _replies(steps: Sequence[Step]) -> list[str]:
-    texts = (step.output or "" for step in steps if step.kind == "llm")
-    return [text for text in texts if len(text) >= ANSWER_LENGTH]
+    return [s.output for s in steps if s.kind == "llm" and s.output and is_long(s.output)]
 
 
 def _follows(steps: Sequence[Step], later: RunTree, known: Sequence[str], most: int) -> bool:
@@ -103,7 +102,7 @@ class Reasons:
         reason = why_none(steps)
         if reason in {None, "no_answer"}:
             texts = (passage.text for step in steps for passage in step.documents or ())
-            self._searched.extend(text for text in texts if len(text) >= ANSWER_LENGTH)
+            self._searched.extend(filter(is_long, texts))
         messages = Messages(text for step in steps for text in step.prompt)
         searched = tuple(self._searched)  # another thread may add to it
         is_split = reason == "no_retrieval" and any(map(messages.find, searched))

@@ -30,6 +30,7 @@ from rag_eval_otel.capture.turns import (
     Turn,
     find_retrievals,
     find_turns,
+    is_long,
     is_short,
     is_verdict,
     may_grade,
@@ -120,10 +121,9 @@ def _only_prepares(tree: StepTree) -> bool:
     is_search = all(f.kind in parts or tree.is_inside(f, RETRIEVALS) for f in tree.steps)
     if is_search or _returns_documents(tree):
         return True
-    calls = tree.generators
-    is_other = any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps) or not calls
-    is_other |= any(len(text.split()) > 1 for _, text in _parsed(calls, tree.steps))
-    return not is_other and all(is_verdict(c.output) if c.output else c.calls_tools for c in calls)
+    if any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps):
+        return False
+    return all(is_verdict(c.output) if c.output else c.calls_tools for c in tree.generators)
 
 
 def _returns_documents(tree: StepTree) -> bool:
@@ -215,7 +215,7 @@ def _answer(turn: Turn) -> str:
     if not is_recorded and _was_abandoned(turn, answer):
         raise Refused(reason="abandoned")
     unnamed = _unnamed_answer(turn)
-    said = [call.output for call in turn.calls if call.output]
+    said = [call.output for call in turn.calls]
     if answer and unnamed and not is_recorded and len(answer.split()) == 1:
         # One word that no model call has said, such as "success", is no answer.
         answer = answer if any(is_in(answer, one) for one in said) else unnamed
@@ -245,8 +245,7 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 def _unnamed_answer(turn: Turn) -> str | None:
     """Return the text in a chain's output that an LLM call wrote, if it is the only such text."""
-    told = [(call, call.output or "") for call in turn.calls]
-    told += [one for one in _parsed(turn.calls, turn.steps) if not is_verdict(one[1])]
+    told = [*((call, call.output or "") for call in turn.calls), *_parsed(turn)]
     for step in reversed(turn.path):
         said = {
             said: call
@@ -264,13 +263,13 @@ def _unnamed_answer(turn: Turn) -> str | None:
     return None
 
 
-def _parsed(calls: Iterable[Step], steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Yield the ``calls`` that replied without a text, and what a parser read from the reply."""
-    for call in calls:
+def _parsed(turn: Turn) -> Iterator[tuple[Step, str]]:
+    """Yield the calls that replied without a text, and the texts that a parser read instead."""
+    for call in turn.calls:
         if call.calls_tools and not call.output and call.end is not None:
-            beside = (step for step in steps if step.parent == call.parent)
-            parser = next((step for step in beside if step.start >= call.end), None)
-            yield from ((call, text) for text in (parser.output_texts if parser else ()))
+            later = (s for s in turn.steps if s.parent == call.parent and s.start >= call.end)
+            texts = next((step.output_texts for step in later), ())
+            yield from ((call, text) for text in texts if not is_verdict(text))
 
 
 def _has_answer(turn: Turn) -> bool:
@@ -327,8 +326,7 @@ def _generator_of(turn: Turn, answer: str) -> Step | None:
     wrote = [call for call in speaking if is_same(call.output, answer)]
     enough = min(ANSWER_LENGTH, len(answer) / 2)
     parts = [call for call in speaking if _length(call) >= enough and is_in(call.output, answer)]
-    wider = [call for call in speaking if len(answer) >= ANSWER_LENGTH <= _length(call)]
-    wider = [call for call in wider if is_in(answer, call.output)]
+    wider = [call for call in speaking if is_long(answer) and is_in(answer, call.output)]
     found = wrote or sorted(parts, key=_length) or wider or _possible_generators(turn)
     return found[-1] if found else None
 
@@ -550,7 +548,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     explicit = next((step.input for step in line if "input" in step.recorded), None)
     if explicit is not None:
         return explicit
-    long = [p.text for p in contexts if len(p.text) >= ANSWER_LENGTH]
+    long = [passage.text for passage in contexts if is_long(passage.text)]
     is_prompt = [any(text in (step.input or "") for text in long) for step in line]
     asked = _text_on([s for s, prompt in zip(line, is_prompt, strict=True) if not prompt], "input")
     asked = asked or _unnamed_question(turn)
@@ -558,7 +556,7 @@ def _question(turn: Turn, generator: Step | None, contexts: tuple[Passage, ...])
     same = [call for call in turn.calls if generator and is_same(call.output, generator.output)]
     shown = (call.input for call in (generator, *same) if call is not None)
     message = min((text for text in shown if text), key=len, default="")  # two may record one call
-    drafts = [c.output for c in turn.calls if c is not generator and _length(c) >= ANSWER_LENGTH]
+    drafts = [c.output for c in turn.calls if c is not generator and is_long(c.output or "")]
     known = [*(passage.text for passage in contexts), *drafts]
     clean = "" if any(text in message for text in known if text) else message
     earlier = [one.text for one in generator.history] if generator is not None else []
@@ -757,9 +755,8 @@ def _shows_more(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> boo
 def _kept_unknown_documents(turn: Turn) -> bool:
     """Return True if a step returned more unknown documents than LLM calls can have written."""
     known = {p.id for one in turn.retrievers for p in one.documents or ()}
-    made = len(turn.calls) - 1
     return any(
-        known.intersection(step.kept_ids) and len(set(step.kept_ids) - known) > made
+        known.intersection(step.kept_ids) and len(set(step.kept_ids) - known) >= len(turn.calls)
         for step in turn.steps
     )
 

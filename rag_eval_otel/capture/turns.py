@@ -41,10 +41,8 @@ class StepTree:
         for step in steps:
             self.by_id.setdefault(step.id, step)
         self.above = {key: self._ancestors(one) for key, one in self.by_id.items()}
-        if "aside" in {one.kind for one in self.by_id.values()}:
-            kept = (f for f in self.by_id.values() if f.kind != "aside")
-            self.by_id = {f.id: f for f in kept if not self.is_inside(f, {"aside"})}
-            self.above = {key: self._ancestors(one) for key, one in self.by_id.items()}
+        kept = (f for f in self.by_id.values() if f.kind != "aside")
+        self.by_id = {f.id: f for f in kept if not self.is_inside(f, {"aside"})}
         self.steps = tuple(sorted(self.by_id.values(), key=in_order))
 
     def _ancestors(self, step: Step) -> Sequence[Step]:
@@ -97,8 +95,6 @@ class StepTree:
 
 def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, int]) -> Step:
     """Fill in texts that ``call`` lacks from LLM spans ``around`` it that wrap no other call."""
-    if not around:
-        return call
     output, shown = call.output, call
     around = [above for above in around if wraps[above.id] <= len(around)]
     if output is None and not call.calls_tools and "output" not in call.hidden:
@@ -137,7 +133,7 @@ def _is_same_call(one: Step, other: Step) -> bool:
         return False
     if one.response_id and other.response_id:
         return one.response_id == other.response_id
-    if one.parent != other.parent or one.end is None or other.end is None:
+    if one.end is None or other.end is None:
         return False
     apart = max(abs(one.start - other.start), abs(one.end - other.end))
     same = one.output == other.output or None in {one.output, other.output}
@@ -286,7 +282,7 @@ def _returned(tree: StepTree) -> list[Step]:
     inner, outer = ([c for c in chains if (c.id in ids) is is_inner] for is_inner in (True, False))
     known = [text for step in outer for text in (step.input or "", *step.input_texts)]
     known += [call.output or "" for call in tree.generators]
-    others = Messages(filter(_is_long, known))
+    others = Messages(filter(is_long, known))
     shown = Messages([text for call in tree.generators for text in call.prompt])
     given = {passage.text: passage for step in chains for passage in step.texts_given}
     had = {passage.text for step in outer for passage in step.texts_given}
@@ -294,16 +290,16 @@ def _returned(tree: StepTree) -> list[Step]:
     for step in inner:
         alone = given.get(step.output or "")  # OpenInference leaves out a name that is the only one
         texts = step.texts_returned or ((alone,) if alone else ())
-        new = set(filter(_is_long, [passage.text for passage in texts])) - had
+        new = set(filter(is_long, [passage.text for passage in texts])) - had
         if new and all(map(shown.find, new)) and not _share_texts(Messages(new), others):
             had |= new
             parts = {"name": step.name, "input": step.input, "documents": texts}
             found.append(_retrieval(("texts", step.id), step, step.parent, **parts))
-        seen |= set(filter(shown.find, {*new, *filter(_is_long, step.output_texts)}))
+        seen |= set(filter(shown.find, {*new, *filter(is_long, step.output_texts)}))
     return [] if _has_others(seen, had, known) else found
 
 
-def _is_long(text: str) -> bool:
+def is_long(text: str) -> bool:
     return len(text) >= ANSWER_LENGTH
 
 
@@ -684,7 +680,7 @@ def _doubt_of_part(call: Step, used: Sequence[Step], turn: Turn) -> SkipReason |
 
 
 def is_short(call: Step) -> bool:
-    return len(call.output or "") < ANSWER_LENGTH or is_verdict(call.output or "")
+    return not is_long(call.output or "") or is_verdict(call.output or "")
 
 
 def may_grade(call: Step, turn: Turn) -> bool:

@@ -19,18 +19,18 @@ def search_then_ask(
     prompt: str = SHOWN,
     *,
     after: str | None = None,
-    told: str = "Yes.",
-    hours: int = 0,
+    before: int = 0,
 ) -> None:
     documents = [Document(PAGE), Document(OTHER)]
     search = begin(captured, "retriever", 1, asked=QUESTION, told=documents)
     finish(captured, search)
-    search.end = (search.end or 0) - hours * 3600 * 10**9
     asked = [HumanMessage(prompt)]
-    finish(captured, begin(captured, "llm", 2, asked=asked, told=AIMessage(ANSWER)))
+    call = begin(captured, "llm", 2, asked=asked, told=AIMessage(ANSWER))
+    search.end = call.start - before
+    finish(captured, call)
     if after is not None:
-        asked = [HumanMessage(after)]
-        finish(captured, begin(captured, "llm", 3, asked=asked, told=AIMessage(told)))
+        told = AIMessage("Founded in 1987, I say." if "Improve" in after else "Yes.")
+        finish(captured, begin(captured, "llm", 3, asked=[HumanMessage(after)], told=told))
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,7 @@ def search_then_ask(
         (SHOWN, None, []),
         (SHOWN, "Another question?", []),
         (SHOWN, f"Is it grounded?\n{PAGE}\n{ANSWER}", []),
+        (SHOWN, f"Improve it.\n{PAGE}\n{ANSWER}", ["split", "no_retrieval"]),
         (SHOWN, f"Translate: {ANSWER}", ["split"]),
         (SHOWN, f"Answer once more.\n{PAGE}", ["split"]),
         (f"Answer.\n\n{OTHER}\n\nQuestion: {QUESTION}", None, ["split"]),
@@ -65,18 +66,8 @@ def test_large_runs_are_not_kept_beside_others() -> None:
     assert not captured.recorder._beside or not any(captured.recorder._beside.values())  # noqa: SLF001
 
 
-def test_a_reply_that_the_next_call_improves_is_no_answer() -> None:
-    """A call with documents and reply grades the reply only if it replies with a verdict."""
-    captured = capture()
-    search_then_ask(
-        captured, after=f"Improve it.\n{PAGE}\n{ANSWER}", told="Founded in 1987, I say."
-    )
-    captured.flush()
-    assert not captured.turns
-
-
 def test_a_call_after_a_retrieval_waits_for_the_next_run() -> None:
-    """It is read after the grace; a retrieval of an hour ago joins nothing."""
+    """It is read after the grace; it joins a retrieval that ended a minute before it at most."""
     clock = ManualClock()
     captured = capture(grace=GRACE, clock=clock)
     search_then_ask(captured)
@@ -85,6 +76,7 @@ def test_a_call_after_a_retrieval_waits_for_the_next_run() -> None:
     clock.advance(GRACE)
     captured.recorder.flush(GRACE)
     assert len(captured.turns) == 1
-    search_then_ask(other := capture(), hours=1)
-    other.flush()
-    assert not other.turns
+    for before, turns in ((-1, 0), (0, 1), (60 * 10**9, 1), (60 * 10**9 + 1, 0)):
+        search_then_ask(other := capture(), before=before)
+        other.flush()
+        assert len(other.turns) == turns

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.documents import paragraphs
 from rag_eval_otel.capture.sample import RecentTurns, steps_in, turns_in, why_none
 from rag_eval_otel.capture.span import Span
-from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.step import Part, Step
 from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.types import Passage, Sample
 from recordings import misread
@@ -116,9 +116,11 @@ BEGUN = f"{PAGES[0]} It stands on a hill and looks far over the sea, the forest 
     [
         (f"{BEGUN[:59]}...", BEGUN[:59]),
         (f"{BEGUN[:59]}\nSo", BEGUN[:59]),
+        (f"{BEGUN[:40]}...", BEGUN[:40]),
+        (f"{BEGUN[:39]}...", BEGUN),
+        (f"{BEGUN[:59]}...".replace(" ", "\n", 1), BEGUN),
         (f"{BEGUN[:59]} and more", BEGUN),
         (f"{PAGES[0]} Nothing else.", BEGUN),
-        (f"{BEGUN[:30]}... it goes on about something else", BEGUN),
     ],
 )
 def test_a_page_that_was_cut_for_the_prompt(shown: str, expected: str) -> None:
@@ -167,20 +169,12 @@ ADVICE = f"It is unknown. {ANSWER}"
         (f"{ADVICE} No doubt", [(PAGES[0], f"{ADVICE} No doubt"), (PAGES[1], "No")], PAGES[:1]),
         ("1987", [(PAGES[0], "something"), (PAGES[1], "something else")], PAGES[1:2]),
         (f"{ANSWER} {ADVICE}", [(PAGES[0], ANSWER), (PAGES[1], ADVICE)], PAGES[1:2]),
-        ("in 1987", [(PAGES[0], "1987"), (PAGES[1], "something else")], PAGES[:1]),
+        ("in 1987.", [(PAGES[0], "1987"), (PAGES[1], "something else")], PAGES[:1]),
+        ("it was 1987", [(PAGES[0], "1987"), (PAGES[1], "something else")], PAGES[1:2]),
+        (f"{ADVICE} And so on", [(PAGES[0], ADVICE[:20]), (PAGES[1], "a title")], PAGES[:1]),
         (ANSWER, [(PAGES[1], "")], PAGES[1:2]),
         ("I would rather not say.", [(PAGES[0], ANSWER), (f"Safe? {ANSWER}", "UNSAFE")], PAGES[:1]),
         (ANSWER, [(PAGES[0], f"<b>{ANSWER}</b>"), (PAGES[1], "A title of it")], PAGES[:1]),
-    ],
-    ids=[
-        "its words",
-        "not a later grader",
-        "the last speaker",
-        "the longest part",
-        "a short part",
-        "a form that was filled in",
-        "not a guard",
-        "in a wrapping",
     ],
 )
 def test_contexts_are_those_of_the_call_that_wrote_the_answer(
@@ -210,6 +204,9 @@ def test_an_answer_under_a_name_of_its_own() -> None:
     judge = write(f"Does this answer? {ANSWER}", said="fine", at=(70, 75))
     steps = search(*PAGES), write(*PAGES, ASKED)
     assert sample(returned, *steps, judge).answer == ANSWER
+    parser = replace(chain("parser", "app", at=(60, 61)), output_texts=(ANSWER, "yes"))
+    call = replace(write(*PAGES, ASKED, said=None), calls_tools=True)
+    assert sample(returned, search(*PAGES), call, parser).answer == ANSWER
     other = write(*PAGES, ASKED, said="It was in 1987, I would say.", at=(62, 65))
     both = replace(root(told=None), output_texts=(ANSWER, "It was in 1987, I would say."))
     assert outcomes(both, *steps, other) == ["ambiguous"]
@@ -343,6 +340,7 @@ def test_an_error_anywhere_on_the_line_refuses() -> None:
 
 PAGE, OTHER, _ = PAGES
 FOUND, WRITTEN = search(PAGE), write(PAGE, ASKED)
+BLIND = replace(FOUND, documents=None)
 TORN = replace(root(), parent="nobody")
 PASSAGES = (Passage(text=PAGE, id="1"), Passage(text=OTHER, id="2"))
 JOIN = replace(chain("join", "app", at=(10, 11)), documents_seen=PASSAGES, documents_given=PASSAGES)
@@ -350,31 +348,26 @@ STRAY = write(PAGE, ASKED, said="Another answer that is long enough.", at=(30, 4
 TWO, TWO_BY_ID = search(PAGE, OTHER), search(*PASSAGES)
 PICK = chain("pick", "app", at=(10, 11))
 MORE = f"{PAGE}The shop sells kites in spring, and boats in summer."
+LESS = f"The shop sells kites in spring, and boats in summer.{PAGE}"
 PICKED = replace(PICK, documents_seen=PASSAGES[:1])
 GRADER = write(f"Does {OTHER} help?", said="no", at=(10, 20))
 FLAT = Step(id="app", parent=None, kind="other", name="app", start=0, end=100, flat=True)
 SWAP = chain("swap", "app", at=(0, 1), asked="And then?", told=ASKED)
 AGAIN = search(PAGE, at=(75, 78), query=f"{ANSWER} And who?")
-BY_FRAMEWORK = replace(WRITTEN, source="framework", response_id="x")
-BY_CLIENT = replace(write(PAGE, ASKED, at=(51, 61)), source="client")
 
 CASES: dict[str, tuple[tuple[Step, ...], object]] = {
     "everything fits together": ((root(), FOUND, WRITTEN), ANSWER),
-    "what held a step within the turn is missing": (
-        (root(), FOUND, WRITTEN, chain("inner", "nobody", at=(20, 30))),
-        "partial",
-    ),
     "what is around the turn is missing": ((TORN, FOUND, WRITTEN), "partial"),
-    "what is around the turn is in another process": (
-        (replace(TORN, is_remote=True), FOUND, WRITTEN),
-        ANSWER,
-    ),
     "a document that nobody retrieved": (
         (root(), FOUND, JOIN, write(f"{PAGE} {OTHER}", ASKED)),
         "partial",
     ),
     "the prompt goes on after a page with what nobody retrieved": (
         (root(), FOUND, replace(PICK, input_texts=(MORE,)), write(MORE, ASKED)),
+        "partial",
+    ),
+    "the prompt has it before a page": (
+        (root(), FOUND, replace(PICK, input_texts=(LESS,)), write(LESS, ASKED)),
         "partial",
     ),
     "a second answer at length, unused": ((root(told=None), FOUND, STRAY, WRITTEN), "ambiguous"),
@@ -410,6 +403,10 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
     "a step tells the ids of something else": (
         (root(), TWO_BY_ID, replace(PICK, kept_ids=("2",)), WRITTEN),
         "partial",
+    ),
+    "a call may have written one of them": (
+        (root(), TWO_BY_ID, replace(PICK, kept_ids=("1", "3")), GRADER, WRITTEN),
+        ANSWER,
     ),
     "a step tells the ids of documents that nobody found": (
         (root(), TWO_BY_ID, replace(PICK, kept_ids=("1", "3")), WRITTEN),
@@ -461,50 +458,26 @@ CASES: dict[str, tuple[tuple[Step, ...], object]] = {
         (root(), FOUND, write(PAGE, said="yes")),
         "partial",
     ),
-    "a call recorded by two, with one id": (
-        (root(), FOUND, BY_FRAMEWORK, replace(BY_CLIENT, response_id="x")),
-        ANSWER,
-    ),
-    "a call recorded by two, with one text at one time": (
-        (root(), FOUND, BY_FRAMEWORK, replace(BY_CLIENT, end=59)),
-        ANSWER,
-    ),
-    "two calls of two instrumentations": (
-        (
-            root(told=None),
-            FOUND,
-            BY_FRAMEWORK,
-            replace(BY_CLIENT, output="Others say that it is older.", response_id="y"),
-        ),
-        "ambiguous",
-    ),
-    "a retrieval that had ended does not hold the call": (
-        (root(), FOUND, replace(WRITTEN, parent="search1")),
-        ANSWER,
-    ),
     "a reranker left a page out": (
         (root(), TWO, replace(search(PAGE, at=(3, 4)), kind="reranker"), WRITTEN),
         ANSWER,
     ),
-    "the question was redacted": (
-        (replace(root(asked=None), hidden=frozenset({"input"})), FOUND, WRITTEN),
-        "redacted",
-    ),
-    "the answer was redacted": (
-        (replace(root(told=None), hidden=frozenset({"output"})), FOUND, WRITTEN),
-        "redacted",
-    ),
-    "the pages were redacted": (
-        (root(), replace(FOUND, documents=None, hidden=frozenset({"documents"})), WRITTEN),
-        "redacted",
-    ),
-    "the answer was cut": (
-        (replace(root(told=None), cut=frozenset({"output"})), FOUND, WRITTEN),
-        "truncated",
-    ),
-    "the pages were cut": (
-        (root(), replace(FOUND, documents=None, cut=frozenset({"documents"})), WRITTEN),
-        "truncated",
+    **{
+        f"{part} {how}": (
+            (replace(root(asked=None, told=None), **lost), replace(BLIND, **lost), WRITTEN),
+            reason,
+        )
+        for how, reason in (("hidden", "redacted"), ("cut", "truncated"))
+        for part in ("input", "output", "documents")
+        for lost in [{how: frozenset({part})}]
+    },
+    "the application recorded all that counts": (
+        (
+            replace(TORN, is_cut=True, documents=(), recorded=frozenset(get_args(Part))),
+            TWO,
+            WRITTEN,
+        ),
+        ANSWER,
     ),
     "a text of another step was cut": ((root(), FOUND, replace(WRITTEN, is_cut=True)), "truncated"),
 }
@@ -565,30 +538,6 @@ def gives(*texts: str) -> Step:
 def test_why_there_is_no_turn(steps: list[Step], reason: str | None) -> None:
     """What has nothing of a turn has no reason either."""
     assert why_none(steps) == reason
-
-
-def beside(*numbers: int) -> list[Step]:
-    """Build requests below one plain span, all of which search before any answers."""
-    found_all = [
-        search(f"page {n} says so", at=(n, n + 5), query=f"question {n}?") for n in numbers
-    ]
-    wrote_all = [
-        write(
-            f"page {n} says so",
-            f"question {n}?",
-            said=f"the answer to question number {n}",
-            at=(100 + n, 150 + n),
-        )
-        for n in numbers
-    ]
-    return [replace(FLAT, end=500), *found_all, *wrote_all]
-
-
-def test_requests_that_cannot_be_told_apart() -> None:
-    """Without their prompts they can't, and very many are not even compared."""
-    blind = [replace(one, prompt=(), input=None) for one in beside(1, 2)]
-    assert found(*blind) == ["ambiguous"]
-    assert found(*beside(*range(1, 99)), *beside(*range(200, 350))[1:]) == ["ambiguous"]
 
 
 # --- turns that two instrumentations recorded -----------------------------------------------------
@@ -655,6 +604,7 @@ def test_recordings() -> None:
 def test_spans_of_an_exported_trace() -> None:
     """A copy counts once, our own spans if one stands for a turn; two with one id are refused."""
     theirs, first = View(name="theirs", span_id=1, end=5), View(name="first", span_id=2, end=3)
+    first.attributes = {semconv.EVALUATION_STATUS: "scored"}
     for scope in ("a", "z"):
         theirs.scope, ours = scope, View(name="ours", span_id=3, scope=semconv.SCOPE, end=4)
 

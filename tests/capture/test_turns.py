@@ -92,6 +92,18 @@ GROUPS: dict[str, tuple[list[Step], list[tuple[str, str, str, str]]]] = {
         ],
         [("app", "multi", "model", "")],
     ),
+    "a retriever that had ended does not hold the call": (
+        [APP, SEARCH, replace(WRITE, parent="search", start=3)],
+        [("app", "search", "w", "")],
+    ),
+    "a retriever that ends when the call begins holds it": (
+        [APP, SEARCH, replace(WRITE, parent="search", start=2)],
+        [],
+    ),
+    "an evaluator and what it asks are of no turn": (
+        [APP, replace(chain("judge", "app"), kind="aside"), *plain("j-", under="judge"), *plain()],
+        [("rag", "search", "write", "")],
+    ),
     "turns side by side are apart": (
         [APP, *plain("b-", under="app", at=1), *plain("a-", under="app")],
         [("a-rag", "a-search", "a-write", ""), ("b-rag", "b-search", "b-write", "")],
@@ -116,7 +128,6 @@ GROUPS: dict[str, tuple[list[Step], list[tuple[str, str, str, str]]]] = {
         [("rag", "search", "write", "")],
     ),
     "a turn used as a tool is part of the agent's": (agent(0), [OF_AGENT]),
-    "a turn in a chain used as a tool": (agent(1), [OF_AGENT]),
     "a turn deep in a tool": (agent(3), [OF_AGENT]),
     "a turn below a tool of no turn stands alone": (
         [chain("agent"), tool("ask", "agent", at=(1, 20)), *plain(under="ask", at=2)],
@@ -149,23 +160,30 @@ MS = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "said", "is_same"),
+    ("start", "end", "said", "ids", "is_same"),
     [
-        (10, -10, TOLD, True),
-        (-20, 20, TOLD, True),
-        (40, -40, TOLD, True),
-        (0, 0, None, True),
-        (0, 0, OTHER, False),
-        (40, 40, TOLD, False),
-        (-40, -10, TOLD, False),
-        (10, 40, TOLD, False),
+        (29, 29, TOLD, (None, None), True),
+        (-29, -29, TOLD, (None, None), True),
+        (40, -40, TOLD, (None, None), True),
+        (0, -40, TOLD, (None, None), True),
+        (40, 0, TOLD, (None, None), True),
+        (0, 0, None, (None, "y"), True),
+        (0, 0, OTHER, (None, None), False),
+        (30, 30, TOLD, ("x", None), False),
+        (-40, -10, TOLD, (None, None), False),
+        (10, 40, TOLD, (None, None), False),
+        (400, 400, OTHER, ("x", "x"), True),
+        (0, 0, TOLD, ("x", "y"), False),
     ],
 )
-def test_calls_recorded_twice(start: int, end: int, said: str | None, *, is_same: bool) -> None:
-    """One call has one text, and nearly one time, or the time of one is within the other's."""
+def test_calls_recorded_twice(
+    start: int, end: int, said: str | None, ids: tuple[str | None, ...], *, is_same: bool
+) -> None:
+    """One call has one id, or one text and nearly one time, or a time within the other's."""
     first = llm("first", "app", at=(100 * MS, 900 * MS), said=TOLD)
     second = llm("second", "app", at=((100 + start) * MS, (900 + end) * MS), said=said)
-    steps = [APP, SEARCH, replace(first, source="x"), replace(second, source="y")]
+    first = replace(first, source="x", response_id=ids[0])
+    steps = [APP, SEARCH, first, replace(second, source="y", response_id=ids[1])]
     (turn,) = find_turns(steps)
     assert len(turn.calls) == (1 if is_same else 2)
     (turn,) = find_turns([replace(one, source="x") for one in steps])
@@ -175,9 +193,9 @@ def test_calls_recorded_twice(start: int, end: int, said: str | None, *, is_same
 @pytest.mark.parametrize(
     ("steps", "doubt"),
     [
-        ([APP, chain("inner", "gone", at=(20, 30))], "partial"),
+        ([APP, *(chain(f"c{n}", "gone", at=(n, n)) for n in (100, 200))], "partial"),
+        ([APP, chain("inner", "gone", at=(101, 200))], None),
         ([replace(APP, end=None), chain("inner", "gone", at=(200, 300))], "partial"),
-        ([APP, chain("inner", "gone", at=(200, 300))], None),
         ([replace(APP, parent="gone")], "partial"),
         ([replace(APP, parent="gone", is_remote=True)], None),
         ([replace(APP, parent="top"), chain("top", "gone")], "partial"),
@@ -197,6 +215,13 @@ def test_the_size_of_a_turn() -> None:
     assert (turn.size - plain.size, plain.size) == (len("abccedef"), 4096)
 
 
+def test_what_is_around_a_turn() -> None:
+    """Its chains and its outermost tools, and which calls were made by a tool."""
+    (turn,) = find_turns([*agent(1), retriever("again", "agent", at=(25, 26))])
+    assert (names(turn.steps), names(turn.tools)) == ("agent c0 rag", "ask again")
+    assert turn.tool_calls == {"write"}
+
+
 def flat(*numbers: int) -> list[Step]:
     """Build requests below one span that says nothing, such as that of a web server."""
     root = replace(APP, kind="other", flat=True)
@@ -209,6 +234,19 @@ def flat(*numbers: int) -> list[Step]:
             for n in numbers
         ),
     ]
+
+
+def test_requests_below_one_span() -> None:
+    """Prompts tell them apart; without them nothing does. More than 200 are not compared."""
+    steps = flat(1, 2)
+    assert [names(turn.path) for turn in find_turns(steps)] == ["w1", "w2"]
+    (turn,) = find_turns([*steps[:-1], replace(steps[-1], output="Yes.")])
+    assert shape(turn) == ("app", "r1", "w1", "")
+    short = [llm(f"s{n}", "app", at=(50, 60)) for n in range(201)]
+    blind = [replace(one, prompt=(), input=None) for one in steps]
+    for several, doubt in ((short[1:], None), (short, "ambiguous"), (blind, "ambiguous")):
+        (turn,) = find_turns([*steps[:2], *several])
+        assert (turn.anchor.name, turn.doubt) == ("app", doubt)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +294,6 @@ def write(*shown: str, said: str = TOLD, under: str | None = "app") -> Step:
         ("search_kb", "", (), True),
         ("handbook", "Search the handbook for what an employee may do.", (), True),
         ("ask_company", "Ask the company.", DOCUMENTS, True),
-        ("calculator", "Calculates sums.", (), False),
         ("weather", "Get the weather of a city.", (), False),
         ("check_relevance", "Grade what was retrieved.", (), False),
     ],
@@ -297,6 +334,25 @@ def test_what_a_tool_found_is_in_the_messages(result: Result, *, is_retrieval: b
         assert isinstance(sample, Sample)
         assert (sample.question, sample.context_texts, sample.answer) == (ASKED, (PAGE,), TOLD)
         assert (turn.anchor.name, turn.contexts_source) == ("write", "tool")
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "shown", "is_found"),
+    [
+        (PAGE, "", PAGE, True),
+        (PAGE, PAGE, PAGE, False),
+        (PAGE, "", OTHER, False),
+        ("x" * 20, "", "x" * 20, True),
+        ("x" * 19, "", "x" * 19, False),
+        (TOLD, "", TOLD, False),
+    ],
+)
+def test_texts_that_a_chain_returned(text: str, given: str, shown: str, *, is_found: bool) -> None:
+    """They are documents if they are long, models saw them, and nobody gave or wrote them."""
+    root = replace(app(), texts_given=(Passage(text=given),))
+    node = replace(chain("load", "app", asked=ASKED), texts_returned=(Passage(text=text),))
+    turns = find_turns([root, node, write(shown)])
+    assert [turn.retrievers[0].documents for turn in turns] == [(Passage(text=text),)] * is_found
 
 
 def test_what_an_agent_of_its_own_answered_is_no_context() -> None:
@@ -407,7 +463,8 @@ def test_recordings() -> None:
 def test_searches_are_counted() -> None:
     """All, those that repeat a query, and those that found nothing; a reranker is none."""
     one = retriever("a", "app", at=(1, 2), query=ASKED, found=("x",))
-    made = (one, replace(one, id="b"), replace(one, id="c", input="Who?", documents=()))
+    again = (replace(one, id=name) for name in "bcd")
+    made = (one, *again, replace(one, id="e", input="Who?", documents=()))
     others = (replace(one, kind="reranker"), replace(one, contexts_source="prompt"))
-    assert Turn(anchor=APP, path=(APP,), retrievers=(*made, *others)).searches == (3, 1, 1)
+    assert Turn(anchor=APP, path=(APP,), retrievers=(*made, *others)).searches == (5, 3, 1)
     assert Turn(anchor=APP, path=(APP,), retrievers=others).searches is None
