@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cache, cached_property, lru_cache, partial
 from importlib.resources import files
 from itertools import chain, pairwise
+from statistics import fmean, harmonic_mean
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError, UnsuitableJudgeError
@@ -55,7 +56,6 @@ _MAX_CLAIMS, _MAX_READ = 100, 500  # most claims, and most sentences, of an answ
 _OPENING = 3  # first words of a sentence, which show whether it is a greeting
 _CLAIM = 2.0  # least weight of a sentence that is a claim by itself
 _FEW = 4.0  # weight of content words from which a sentence is more than a greeting
-_ANYWHERE, _SENTENCE, _PAIRS = 3 / 7, 3 / 7, 1 / 7  # weights of the three ways to find a word
 _CURVE = 1.6  # power that turns a share of .65 (as likely backed as not) into a half
 _LACKS = 0.7  # factor if a number or a negation is found nowhere
 
@@ -295,7 +295,7 @@ class Passages:
         held = sum(weight for pair, weight in pairs.items() if pair in self._pairs)
         in_pairs = held / sum(pairs.values()) if pairs else anywhere
         best = max(by_sentence.values(), default=0.0)
-        share = _ANYWHERE * anywhere + _SENTENCE * best + _PAIRS * in_pairs
+        share = (3 * anywhere + 3 * best + in_pairs) / 7
         return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
@@ -494,8 +494,8 @@ def relevancy(question: str, answer: str) -> float:
         return 0.0
     kind, about = read(question)
     asked, given = _scaled(_features_of(kind), 1.0), _kinds_of(claims_of(answer))
-    fit = sum(_cosine(asked, _scaled(_features_of(one), 1.0)) for one in given) / len(given)
-    return min(1.0, math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit))
+    fit = fmean(_cosine(asked, _scaled(_features_of(one), 1.0)) for one in given)
+    return math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit)
 
 
 def coverage(question: str, context: str) -> float:
@@ -511,7 +511,7 @@ def _share(about: str, text: str, *, least: float) -> float:
     held = keys_of(text)
     total = sum(wanted.values())
     found = sum(weight for key, weight in wanted.items() if key in held)
-    return min(1.0, found / total) if total else 0.0
+    return found / total if total else 0.0
 
 
 def sub_questions(question: str) -> list[str]:
@@ -593,7 +593,7 @@ class Answers:
         return self._index(self.contexts).probability(claim, beyond=keys_of(self.question))
 
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
-        return sum(map(self.support, claims)) / len(claims)
+        return fmean(map(self.support, claims))
 
     def helps(self, text: str) -> float:
         """Return how far ``text`` covers the question; with history, the topic counts half."""
@@ -601,8 +601,9 @@ class Answers:
         if not self.topic:
             return share
         held = keys_of(text)
-        weights = [(weight, key in held) for key, (_, weight) in self.topic.items()]
-        return (share + sum(w for w, is_in in weights if is_in) / sum(w for w, _ in weights)) / 2
+        weights = {key: weight for key, (_, weight) in self.topic.items()}
+        is_in = sum(weight for key, weight in weights.items() if key in held)
+        return fmean((share, is_in / sum(weights.values())))
 
     def relevances(self) -> list[float]:
         contexts = map(sentences, within_limit(self.contexts))
@@ -647,7 +648,7 @@ class Answers:
         if not support:  # a mere yes or no: it is unknown whether the contexts support it
             return self._rating(0.0 if evades(self.answer) else EVEN)
         least_counts = self.task.kind.voice == _BY_THE_LEAST
-        return self._rating(min(support) if least_counts else sum(support) / len(support))
+        return self._rating(min(support) if least_counts else fmean(support))
 
     def to_response_supported(self) -> say.Decision:
         flags = [one.verdict for one in self.to_judged_statements().statements]
@@ -738,8 +739,7 @@ class Answers:
     def _agreement(self) -> float:
         compared = self.to_compared_statements()
         sides = (compared.answer_statements, compared.reference_statements)
-        said, wanted = (sum(c.probability for c in side) / max(1, len(side)) for side in sides)
-        return 2 * said * wanted / (said + wanted) if said + wanted else 0.0
+        return harmonic_mean([fmean([c.probability for c in one] or [0.0]) for one in sides])
 
     def to_accuracy(self) -> say.Reply:
         share = self._agreement()

@@ -224,21 +224,21 @@ def about(kind: Kind[Any], **shown: str | tuple[str, ...]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("answer", "low", "high"),
+    ("answer", "rating"),
     [
-        (GOOD, 0.8, 1.0),
-        ("27 days", 0.6, 1.0),
-        ("Ada Lund", 0.0, 0.1),
-        ("The travel desk books all flights.", 0.0, 0.4),
-        ("I don't know.", 0.0, 0.0),
-        ("", 0.0, 0.0),
+        (GOOD, 0.8756),
+        ("27 days", 0.6325),
+        ("Ada Lund", 0.0),
+        ("The travel desk books all flights.", 0.1155),
+        ("I don't know.", 0.0),
+        ("", 0.0),
     ],
 )
-def test_relevancy_is_rated_directly(answer: str, low: float, high: float) -> None:
+def test_relevancy_is_rated_directly(answer: str, rating: float) -> None:
     """The kind of thing given, and the words of the question that are named; so for the intent."""
     wanted = about(kinds.INTENT, question=QUESTION).intent
     direct = about(kinds.DIRECT_RELEVANCY, question=QUESTION, answer=answer).rating
-    assert low <= direct <= high
+    assert direct == pytest.approx(rating, abs=1e-4)
     assert about(kinds.INTENT_FULFILMENT, intent=wanted, answer=answer).rating == direct
 
 
@@ -265,8 +265,7 @@ def test_an_answer_is_compared_with_its_reference() -> None:
     answers = (GOOD, "27 days", WRONG, "27 days of leave, and a golden watch.", "I don't know.")
     shown = [{"question": QUESTION, "answer": one, "reference": GOOD} for one in answers]
     grades = [about(kinds.CORRECTNESS, **one).rating for one in shown]
-    assert grades == sorted(grades, reverse=True)
-    assert (grades[0], grades[-1]) == (5, 1)
+    assert grades == pytest.approx([5, 3.5397, 3.1395, 2.7978, 1], abs=1e-4)
     for one, grade in zip(shown, grades, strict=True):
         first, second = (about(kind, **one) for kind in kinds.ACCURACY)
         assert first.expected == second.expected == pytest.approx(grade - 1)
@@ -380,20 +379,20 @@ def test_what_an_answer_claims(answer: str, claims: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("better", "worse"),
+    ("better", "worse", "probability"),
     [
-        (SIGNED, "The form is signed by Oda Holm."),
-        ("A full-time employee gets 27 days.", "A full-time employee gets 29 days."),
-        (LAPSE, "Unused days never lapse on 31 March."),
-        (LAPSE, "Employee forms lapse on 31 March."),
-        ("paid leave each year", "year leave each paid"),
+        (SIGNED, "The form is signed by Oda Holm.", 0.6878),
+        ("A full-time employee gets 27 days.", "A full-time employee gets 29 days.", 0.3962),
+        (LAPSE, "Unused days never lapse on 31 March.", 0.5268),
+        (LAPSE, "Employee forms lapse on 31 March.", 0.6204),
+        ("paid leave each year", "year leave each paid", 0.8411),
     ],
 )
-def test_what_backs_a_claim_less(better: str, worse: str) -> None:
+def test_what_backs_a_claim_less(better: str, worse: str, probability: float) -> None:
     """A missing word, number or negation, words of several sentences, or in another order."""
     passages = words.Passages([LEAVE])
     assert passages.probability(better) == pytest.approx(1)
-    assert passages.probability(worse) < passages.probability(better)
+    assert passages.probability(worse) == pytest.approx(probability, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -426,15 +425,13 @@ def test_a_context_is_rated_by_the_words_of_the_question() -> None:
     question = "When does the office open on Friday?"
     texts = (
         "The office opens on Friday at 8:30.",
-        "The office opens on Friday.",
+        "The office opens Friday.",
         "The office has 3 doors.",
         "Larks sing.",
     )
     found = [words.coverage(question, text) for text in texts]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 0.75
-    assert found[-1] == 0
-    assert words.coverage("Is it so?", "It is so.") > 0.5
+    assert found == pytest.approx([0.8134, 0.6517, 0.4575, 0], abs=1e-4)
+    assert words.coverage("Is it so?", "It is so.") == pytest.approx(0.9528, abs=1e-4)
 
 
 @given(ODD | PROSE, ODD)
