@@ -67,7 +67,7 @@ _REFUSAL_OF = re.compile(r"N[^D]{0,12}[TW]|[TWG][^DX]{0,15}N|B")
 _REPORTED = re.compile(r"D|[^NSIQFUB]{0,20}(?:,D|T[DX])")  # somebody says that ...
 _NAMED = frozenset("SIQF")  # the roles without which `_REFUSAL_OF` is no refusal
 _LONGEST_STEM = 20  # characters of a word that are compared with stems
-_TELLING = 3.0  # weight of content words from which a clause after a refusal tells something
+_TELLING = 3.0  # weight of words from which a clause after a refusal tells something
 _QUOTED = re.compile(r'"[^"]*(?:"|$)|[“„][^“”„]*(?:[“”]|$)|«[^»«]*(?:»|$)|「[^」「]*(?:」|$)')
 _CLAUSE = re.compile(
     r"(?i)[,:\u060c\u2013\u2014] +|[\u3001\uff0c\uff1a]|(?<=지만) "
@@ -171,7 +171,7 @@ def _read(answer: str) -> tuple[list[str], list[str], bool]:
     for sentence, clauses in zip(told, read, strict=True):
         if any(clause.refuses for clause in clauses):
             said += _beside_refusal(clauses)
-        elif not (_is_remark(sentence) or (refuses and _is_courtesy(clauses))):
+        elif not (_is_remark(sentence) or (refuses and any(one.is_courtesy for one in clauses))):
             said.append(_FRAME.sub("", sentence))
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
     is_little = refuses and sum(term.weight for term in found) < _CLAIM
@@ -185,10 +185,8 @@ class _Clause(NamedTuple):
 
     @property
     def is_courtesy(self) -> bool:
-        """Whether it only goes with a refusal: an apology, advice, what was searched in vain."""
-        roles = frozenset(self.roles)
-        again = roles >= {"N", "S"} or _REFUSAL_OF.search(self.roles)
-        return bool(roles & {"F", "I"} or (again and "C" not in roles))
+        """Whether it only goes with a refusal: an apology, advice, what the speaker has done."""
+        return "F" in self.roles or "I" in self.roles
 
 
 def _clauses(sentence: str) -> list[_Clause]:
@@ -207,11 +205,6 @@ def _clauses(sentence: str) -> list[_Clause]:
         refuses = _REFUSAL.search(one) or (is_named and _REFUSAL_OF.search(one))
         clauses.append(_Clause(sentence[span], one, bool(refuses) and not is_others))
     return clauses
-
-
-def _is_courtesy(clauses: Iterable[_Clause]) -> bool:
-    has_number = any("0" in clause.roles for clause in clauses)
-    return not has_number and any(clause.is_courtesy for clause in clauses)
 
 
 @cache
@@ -241,7 +234,7 @@ def _roles_of(text: str) -> str:
 @lru_cache(maxsize=10_000)
 def _role_of(word: str) -> str:
     stems = (f"{word[:end]}*" for end in range(len(word), 0, -1))
-    return "0" if word[0].isdecimal() else next((_table()[s] for s in stems if s in _table()), ".")
+    return next((_table()[stem] for stem in stems if stem in _table()), ".")
 
 
 def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
@@ -251,10 +244,10 @@ def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
     for clause, after in zip(clauses, [*clauses[1:], clauses[0]], strict=True):
         follows = follows or clause.refuses
         contrasts = "C" in clause.roles or (contrasts and not clause.refuses)
-        weight = sum(term.weight for term in terms(clause.text) if term.weight > STOP)
-        tells = (weight >= _TELLING or "0" in clause.roles) and clause.roles[:1] not in "XD"
+        weight = sum(term.weight for term in terms(clause.text))
+        tells = weight >= _TELLING and clause.roles[:1] not in "XD"
         is_own = contrasts or "C" in after.roles or (follows and tells)
-        if is_own and not clause.refuses and ("0" in clause.roles or not clause.is_courtesy):
+        if is_own and not clause.refuses and not clause.is_courtesy:
             said.append(_BUT.sub("", clause.text))
     return said
 
