@@ -258,6 +258,8 @@ def test_a_context_is_useful_that_holds_what_is_said(context: str, verdict: int)
     shown = {"question": QUESTION, "context": context}
     assert about(kinds.USEFUL_FOR_ANSWER, **shown, answer=GOOD).verdict == verdict
     assert about(kinds.USEFUL_FOR_REFERENCE, **shown, reference="27 days").verdict == verdict
+    agrees = about(kinds.CONTEXT_AGREEMENT, question=QUESTION, answer=GOOD, contexts=(context,))
+    assert agrees.passing == bool(verdict)
 
 
 def test_an_answer_is_compared_with_its_reference() -> None:

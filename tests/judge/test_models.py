@@ -370,8 +370,8 @@ def test_judges_and_embedders_of_users_have_a_breaker() -> None:
 
 def test_a_protected_judge_looks_like_the_judge() -> None:
     """Its name and revision are in the versions of scores."""
-    options: Any = {"hold_seconds": 16, "evaluation_timeout": 60, "concurrency": 3}
-    judge, embedder = build_live_models(Config(judge=Talker(), embedder=Talker(), **options))
+    config = Config(judge=Talker(), embedder=Talker(), hold_seconds=16, concurrency=3)
+    judge, embedder = build_live_models(config)
     endpoint: Any = getattr(judge, "endpoint", None)
     assert (endpoint.limits.concurrency, endpoint.limits.patience) == (12, 16)
     assert (judge.model, getattr(judge, "revision", None)) == ("talker", 7)

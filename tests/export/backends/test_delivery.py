@@ -86,9 +86,7 @@ class Unthreaded(Delivery):
 
 
 @pytest.mark.parametrize(("after", "pauses"), [(0.0, [1, 1, 2, 4, 8]), (3.0, [1, 3, 3, 4, 8])])
-def test_a_failed_batch_is_sent_again_after_growing_pauses(
-    after: float, pauses: list[float]
-) -> None:
+def test_a_failed_batch_is_sent_after_growing_pauses(after: float, pauses: list[float]) -> None:
     """They double, or are the Retry-After if that is longer; the annotations arrive once."""
     backend = Backend(script=[BackendError("down", retry_after=after)] * 4)
     delivery = Unthreaded(lambda: backend)
