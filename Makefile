@@ -59,7 +59,7 @@ docs: $(VENV)/.dev  ## Write the reference pages anew, and build the site of the
 	$(SITE)
 
 e2e: $(VENV)/.dev  ## Run against real instrumentations, collector, backends, other Pythons
-	$(BIN)/python tests/e2e/sessions.py $(PYTEST_ARGS)
+	$(COMPILED) $(BIN)/python tests/e2e/sessions.py $(PYTEST_ARGS)
 
 look: $(VENV)/.core  ## Show dashboards, alerts and bad turns of the demo under traffic, until ^C
 	@$(BIN)/rag-eval-otel look $(LOOK_ARGS)
@@ -67,7 +67,7 @@ look: $(VENV)/.core  ## Show dashboards, alerts and bad turns of the demo under 
 faults: $(VENV)/.test  ## Run the fault matrix, and write docs/dev/reliability.md
 	@mkdir -p build
 	$(PIP) $(SERVERS)
-	$(BIN)/python -m pytest -n auto --dist loadfile tests/faults --faults-json build/faults.json
+	$(COMPILED) $(BIN)/python -m pytest -n auto --dist loadfile tests/faults --faults-json build/faults.json
 	$(BIN)/python tests/faults/reliability.py build/faults.json > docs/dev/reliability.md
 
 ablate: $(VENV)/.test  ## Find rules of capture that no recorded trace needs

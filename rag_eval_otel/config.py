@@ -52,6 +52,7 @@ Spans = Literal["essential", "all", "none"]
 ExportContent = Literal["foreign", "all", "none"]
 ScoreEvents = Literal["log", "span", "both"]
 ScoreAttributes = Literal["both", "openinference", "rag"]
+Thresholds = str | os.PathLike[str] | Mapping[str, float]
 
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _OPENAI: Final = "https://api.openai.com/v1"
@@ -85,7 +86,7 @@ class Config:
     """Prices of tokens: a table or a file. By default list prices, with the extra ``prices``."""
     explanations: bool = False
     """Whether the judge gives reasons to export. Reasons quote user data and cost tokens."""
-    thresholds: str | os.PathLike[str] | Mapping[str, float] = field(default_factory=dict)
+    thresholds: Thresholds = field(default_factory=dict)
     """The lowest passing score of each metric, or the path of a ``.toml`` file with the scores."""
     label_metrics: Sequence[str] = ()
     """The metrics that decide the overall label. If empty, the judge names them, or all decide."""
@@ -242,7 +243,7 @@ class ConfigOptions(TypedDict, total=False):
     prompts: str | None
     prices: str | os.PathLike[str] | Mapping[str, Any] | None
     explanations: bool
-    thresholds: str | os.PathLike[str] | Mapping[str, float]
+    thresholds: Thresholds
     label_metrics: Sequence[str]
     drift: bool | DriftSettings
     backends: Sequence[str]

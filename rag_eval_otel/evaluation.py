@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
 from rag_eval_otel import errors
+from rag_eval_otel.config import Thresholds, thresholds_of
 from rag_eval_otel.embed import Embed
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
@@ -33,7 +34,13 @@ from rag_eval_otel.judge.models import (
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import Ledger, deadline_after, is_offline, name_of, scope
 from rag_eval_otel.judge.wire import clipped, prompt_hash
-from rag_eval_otel.metrics import METRICS, MetricFunction, require_measured, resolve_metrics
+from rag_eval_otel.metrics import (
+    METRICS,
+    MetricFunction,
+    require_measured,
+    resolve_metrics,
+    with_thresholds,
+)
 from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.prices import Prices
@@ -74,6 +81,7 @@ class MeasurementOptions(TypedDict, total=False):
     repairs: int
     timeout: float | None
     prompts: AnyPrompts
+    thresholds: Thresholds | None
     label_metrics: Collection[str] | None
     explanations: bool
     prices: AnyPrices
@@ -103,6 +111,8 @@ def evaluate(
     - ``repairs``: how often the judge is asked again if its reply does not parse (default 1).
     - ``timeout``: the seconds after which metrics without a score fail.
     - ``prompts``: a folder of files that replace the built-in prompts (``RAG_EVAL_PROMPTS``).
+    - ``thresholds``: the lowest score that passes, by metric, or a ``.toml`` file that
+      `rag-eval-otel calibrate` wrote.
     - ``label_metrics``: the metrics that decide the overall pass or fail label. By default, all
       metrics decide. With a judge that has ``label_metrics``, such as the offline judge, the
       built-in metrics that it names decide, together with metrics that do not ask the judge.
@@ -133,10 +143,11 @@ def measurement_of(
     metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Measurement:
     judge, embedder = chosen_models(options.get("judge"), options.get("embedder"))
-    chosen = resolve_metrics(metrics)
+    given: dict[str, Any] = {**options}
+    passing = thresholds_of(given.pop("thresholds", None) or {}, where="thresholds")
+    chosen = with_thresholds(resolve_metrics(metrics), passing)
     named = options.get("label_metrics")
-    given: dict[str, Any] = {
-        **options,
+    given |= {
         "judge": judge,
         "embedder": embedder,
         "prompts": chosen_prompts(options.get("prompts")),

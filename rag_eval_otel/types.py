@@ -281,7 +281,7 @@ class Score:
     cost: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for NaN, for infinities, and for a value beside a failure."""
+        """Raise `ValueError` if a field breaks a rule above, or if a failure has no reason."""
         if self.status == "ok":
             if self.value is None or not math.isfinite(self.value):
                 msg = f"Score {self.name!r} is ok, but {self.value!r} is not a finite number."
@@ -290,7 +290,7 @@ class Score:
                 msg = f"Score {self.name!r}: normalized must be from 0 to 1, not {self.normalized}"
                 raise ValueError(msg)
             object.__setattr__(self, "value", float(self.value))
-        elif self.value is not None or self.reason is None:
+        elif self.reason is None or (self.value, self.normalized) != (None, None):
             msg = f"Score {self.name!r} is {self.status}: it needs a reason and no value."
             raise ValueError(msg)
 

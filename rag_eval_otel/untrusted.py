@@ -86,7 +86,7 @@ def redactor(function: Redaction | str | None) -> Redactor:
 
 
 def function_of(argument: str, function: Any, *, option: str) -> Any:
-    """Return ``function``, or the function that it names, for an ``option``."""
+    """Return ``function``, None, or what a text names; else a `ConfigError` says ``option``."""
     if function is None or callable(function):
         return function
     shown = f"{option} ({variable(option)})"

@@ -103,7 +103,7 @@ def documents_within(data: Any) -> list[Passage]:
 
 
 def texts_within(data: Any) -> Iterator[Passage]:
-    """Yield the texts that ``data``, the output of a chain, has under a name such as ``facts``."""
+    """Yield the texts that a chain's input or output has, not nested, under names like ``docs``."""
     for name, value in data.items() if isinstance(data, dict) else ():
         texts = value if isinstance(value, list) else [value]
         is_kept = _KEPT_NAME.fullmatch(str(name))
@@ -289,7 +289,7 @@ def consists_of(text: str, documents: Collection[str], *, beside: Iterable[str] 
 
 
 def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | None:
-    """Return the documents in ``text``, or None if nothing but blank lines separates them."""
+    """Return the documents that JSON or marks (not blank lines) divide in ``text``, or None."""
     if not depth:
         return None
     data = _of_data(_parsed(text), depth) if text.lstrip()[:1] in _OPENING else None

@@ -212,7 +212,7 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
 
 
 def size_of(value: Any) -> int:
-    """Return the number of characters in plain data."""
+    """Return the number of characters of the texts in plain data; keys and numbers count 0."""
     kind = type(value)  # `isinstance` of an abstract class takes time
     if kind is str:
         return len(value)

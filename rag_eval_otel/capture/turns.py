@@ -160,7 +160,7 @@ _RETRIEVES: Final = re.compile(  # the description of a tool that retrieves, and
 
 
 def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
-    """Return the successful retrievals of a trace, ordered by start, the outermost only."""
+    """Return the retrievals of a trace by start: outermost spans, recorded ones, and tools."""
     nested: dict[Hashable, list[Step]] = defaultdict(list)
     embedded: dict[Hashable, list[Step]] = defaultdict(list)
     outermost: list[Step] = []

@@ -452,7 +452,7 @@ class SpanScores:
     def fitting(
         self, parts: Sequence[_Part], present: Mapping[str, Any], limit: int | None
     ) -> dict[str, AttributeValue]:
-        """Return the attributes of ``parts`` for which a span with those ``present`` has room."""
+        """Return the first ``parts`` that fit in ``limit`` beside ``present``; count the others."""
         whole = _merged(parts, present)
         if limit is None or len(present.keys() | whole.keys()) <= limit:
             return whole

@@ -169,7 +169,7 @@ class Meter:
 
 
 def will_attempt() -> None:
-    """Tell the `Meter` of this context, before any wait, that the client calls `attempt`."""
+    """Let only `attempt` count requests in the `Meter` of this context; call it before any wait."""
     if meter := _SCOPE.get().meter:
         meter.assumed = 0
 

@@ -88,7 +88,8 @@ def record_retrieval(query: str, documents: Collection[object]) -> None:
     - a pair of one of the above and its score.
 
     Of several calls on the span of a turn, or on spans below it, all documents count, in the order
-    of the calls. A repeated text counts once. Errors are handled as in `record_question`.
+    of the calls, each text once. The first query of a span or run counts. Errors are handled as in
+    `record_question`.
     """
     with _edge("record", raise_errors=raises_errors()):
         asked = _text("record_retrieval", query)

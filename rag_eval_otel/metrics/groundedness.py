@@ -75,13 +75,13 @@ class Faithfulness(BaseMetric):
     ``score = supported claims / claims``, or the mean of the judge's probabilities.
 
     - ``form="short"``: the claims are the sentences of the answer, joined to at most 40. The judge
-      replies to one request with a digit for each sentence.
+      replies to one request with a digit for each; those that claim nothing do not count.
     - ``form="full"``, as in ragas: the judge breaks up the answer into claims, then decides on each
-      of them. This takes two requests, and about ten times as many tokens of replies.
+      of them: two requests (three if it leaves out some), about ten times as many reply tokens.
 
-    Special cases: undefined if the answer makes no claim, such as a refusal (``no_claims``), or if
-    the judge leaves out a claim (``judge_incomplete``); 0 without contexts (``no_context``). The
-    question may be empty.
+    Special cases: 0 without contexts (``no_context``), in the short form also for a refusal;
+    undefined if the answer makes no claim, such as a refusal (``no_claims``), or if the judge
+    leaves out a claim, in the full form twice (``judge_incomplete``). The question may be empty.
 
     Source: ``Faithfulness`` of ragas 0.4.3. Unlike in ragas, each verdict names the number of its
     claim. The score is divided by the number of claims, not by the number of verdicts in the reply.

@@ -101,8 +101,8 @@ class AnswerRelevancy(_QuestionMetric):
         score = mean_i cos(emb(g_i), emb(question))     from -1 to 1
 
     Special cases: 0 (``noncommittal``) if all replies say evasive; undefined if all questions are
-    blank (``no_questions``) or all vectors zero (``zero_vector``). Replies that do not parse, blank
-    questions and zero vectors are left out of the mean (``partial``).
+    blank (``no_questions``) or all vectors zero (``zero_vector``). Replies that failed, if not
+    all did, blank questions and zero vectors are left out of the mean (``partial``).
 
     If there were messages before the question (`Sample.history`), the stand-alone question takes
     its place: the query of the application if it is a question, or one that the judge writes.
@@ -181,7 +181,7 @@ class ReverseRelevancy(_QuestionMetric):
     how similar each is to the user's question. The score is the mean of the ratings.
 
     Special cases: undefined if all generated questions are blank (``no_questions``), or if the
-    judge leaves out a similarity (``judge_incomplete``); ``partial`` if some questions are blank.
+    judge leaves out a similarity (``judge_incomplete``); ``partial`` if some are blank or failed.
 
     Source: the article that describes multi-method relevancy, method "reverse". Unlike there, no
     question (there: 0) and a similarity that does not parse (there: .5) give no number.

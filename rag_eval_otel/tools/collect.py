@@ -94,7 +94,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedTurn:
-    """The sample of a turn, with trace id, span id, end time, service and label of its span."""
+    """The sample of a turn, with ids, end (seconds since the epoch), service, label of its span."""
 
     sample: Sample
     trace_id: str

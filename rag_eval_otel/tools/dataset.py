@@ -39,7 +39,7 @@ from rag_eval_otel.evaluation import (
 from rag_eval_otel.judge.budget import Budget as RunBudget
 from rag_eval_otel.judge.wire import clipped
 from rag_eval_otel.log import log
-from rag_eval_otel.metrics import MetricFunction, resolve_metrics, scale_of, with_thresholds
+from rag_eval_otel.metrics import MetricFunction, scale_of
 from rag_eval_otel.metrics.base import Direction, Metric, direction_of, label_of
 from rag_eval_otel.metrics.custom import FunctionMetric
 from rag_eval_otel.runtime.guard import LimitedLog, require, silence
@@ -232,7 +232,6 @@ async def aevaluate_dataset(
     samples: object,
     metrics: Iterable[str | Metric | MetricFunction] = ("default",),
     *,
-    thresholds: Mapping[str, float] | str | PathLike[str] | None = None,
     concurrency: int = 16,
     cache: str | PathLike[str] | None = None,
     max_requests: int | None = None,
@@ -249,8 +248,7 @@ async def aevaluate_dataset(
     - ``samples``: a list of `Sample` or dict, a pandas or Hugging Face dataset, or the path of a
       ``.jsonl``, ``.csv`` or ``.parquet`` file. ``columns`` maps a field of `Sample` to a column
       with another name. ``limit`` is the number of rows to read.
-    - ``metrics`` and ``options``: as for `evaluate`. ``thresholds``: the lowest score that passes,
-      by metric, or a ``.toml`` file that `rag-eval-otel calibrate` wrote.
+    - ``metrics`` and ``options``: as for `evaluate`.
     - ``concurrency``: the number of rows that are scored at the same time.
     - ``cache``: a file for scores, also of many runs. After an interrupt, the judge is asked only
       for scores that are missing or failed.
@@ -262,10 +260,7 @@ async def aevaluate_dataset(
     Raises `ConfigError`, before a model is asked, if a row or column cannot be used, or if a metric
     needs a field that no row has.
     """
-    chosen = with_thresholds(
-        resolve_metrics(metrics), thresholds_of(thresholds or {}, where="thresholds")
-    )
-    measurement = measurement_of(chosen, **options)
+    measurement = measurement_of(metrics, **options)
     run = Run(
         measurement=replace(measurement, budget=_budget(max_requests, max_tokens)),
         concurrency=concurrency,

@@ -189,7 +189,7 @@ def time_line(
     title: str,
     description: str,
 ) -> Drawing:
-    """Draw scores over time, with a running mean for each of ``curves``."""
+    """Draw ``curves`` over the range ``ends`` of rows or times, with ``areas`` of it shaded."""
     x, y = Axis(*ends, LEFT, RIGHT), Axis(*scale, BOTTOM, TOP)
     names = [(at, f"{at:,.0f}") for at in ticks(*ends)]
     if unit == "time":

@@ -193,7 +193,7 @@ def sampling_of(value: object) -> Sampling | None:
 
 
 def unit_value(score: Score) -> float | None:
-    """Return the value of ``score`` on [0, 1], or on the metric's scale if that is unknown."""
+    """Return ``score`` on [0, 1], or as it is if its scale is not known; None if it failed."""
     return score.value if score.normalized is None else score.normalized
 
 

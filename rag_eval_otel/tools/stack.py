@@ -56,7 +56,7 @@ class Programs:
         return (text.splitlines() or ["no output"])[-1]
 
     def start(self, name: str, *command: str | Path, ready: str, **variables: str) -> bool:
-        """Start a program, and return True when the address ``ready`` accepts connections."""
+        """Start a program; return whether ``ready`` (host:port) accepts connections in time."""
         process = self.launch(name, *command, **variables)
         deadline = time.monotonic() + _START_SECONDS
         host, _, port = ready.partition(":")

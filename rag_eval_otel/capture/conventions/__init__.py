@@ -164,7 +164,6 @@ Owner: TypeAlias = Literal["own", "foreign"]
 _IS_FOREIGN: Final = re.compile(
     "|".join({f"(?:{pattern})": None for c in CONVENTIONS for pattern in c.content})
 ).fullmatch
-_IS_OWN: Final = re.compile("|".join(native.CONTENT)).fullmatch
 _EVENTS: Final = tuple(
     (re.compile(event), re.compile(attribute))
     for convention in CONVENTIONS
@@ -175,7 +174,7 @@ _EVENTS: Final = tuple(
 @lru_cache(4096)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
     """Return "own" if we write texts into ``attribute``, "foreign" if others do, else None."""
-    if _IS_OWN(attribute):
+    if attribute in native.CONTENT:
         return "own"
     if _IS_FOREIGN(attribute) or (
         event is not None

@@ -41,7 +41,7 @@ def _kind(view: Span) -> Kind:
 
 
 def _thought(call: Step) -> Step:
-    """Return ``call`` with only the final answer in a ReAct agent's reply, not its thoughts."""
+    """Return ``call`` with a ReAct agent's final answer, or with no output if it calls a tool."""
     match = _THOUGHT.match(call.output or "")
     if match is None:
         return call

@@ -21,7 +21,10 @@ PARTS: Final[Mapping[str, Part]] = {  # what the application records in each att
     semconv.RETRIEVAL_RECORDED: "documents",
 }
 
-CONTENT: Final = (r"rag\.(question|history|contexts|answer)", r"rag\.retrieval\.(query|documents)")
+CONTENT: Final = frozenset(PARTS) - {semconv.RETRIEVAL_RECORDED} | {
+    semconv.RETRIEVAL_QUERY,
+    semconv.RETRIEVAL_DOCUMENTS,
+}
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.HISTORY, semconv.RETRIEVAL_DOCUMENTS})
 
 

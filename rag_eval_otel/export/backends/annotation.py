@@ -237,7 +237,7 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def backend_error(error: Exception) -> BackendError:
-    """Return a `BackendError` with status and type of ``error``, whose message may quote texts."""
+    """Return a `BackendError` with status, type, body and pause of ``error``, not its message."""
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
     if status is None and hasattr(error, "get_http_status_code"):  # MLflow

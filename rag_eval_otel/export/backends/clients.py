@@ -70,7 +70,7 @@ class Phoenix:
             if not lost:
                 raise
             missing = BackendError(
-                f"Phoenix has no span {min(lost)}; export the spans to the same Phoenix, and all"
+                f"Phoenix has no {kind} {min(lost)}; export the spans to the same Phoenix, and all"
                 " traces if a collector samples them",
                 status=HTTPStatus.NOT_FOUND,
             )

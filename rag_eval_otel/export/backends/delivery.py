@@ -211,7 +211,7 @@ class Delivery:
     def _outcome(
         self, entry: _Entry, error: BackendError | None, *, is_alone: bool
     ) -> Outcome | None:
-        """Return the outcome of ``entry``, or None after scheduling its next attempt."""
+        """Return how ``entry`` ended, or None to send it again. ``is_alone``: it was sent alone."""
         age, most = self._clock() - entry.since, self._limits.max_age
         if error is None or error.status in _UNAUTHORIZED:
             return "delivered" if error is None else "unauthorized"

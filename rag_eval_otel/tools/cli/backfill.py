@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 def _turns(
     source: collect.Source, selection: collect.Selection, plan: collect.Plan
 ) -> Iterator[collect.CollectedTurn]:
-    """Yield the turns of the period and the sample that do not have their scores."""
+    """Yield the selected turns that lack scores in the backend; print their number at the end."""
     counts, left = collect.Collected(), 0
     turns = collect.collect(source.messages(), selection, counts)
     while batch := list(islice(turns, _BATCH)):
