@@ -80,7 +80,6 @@ def test_several_tasks_take_one_request() -> None:
     assert replies.model == "gpt-x-2026-01-01"
     assert replies.usage.judge_requests == 1
     assert replies.usage.prompt_tokens > 100
-    assert replies.usage.completion_tokens > 5
     assert body["temperature"] == 0
     assert "logprobs" not in body
     assert body["response_format"]["json_schema"]["strict"] is True

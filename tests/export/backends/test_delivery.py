@@ -198,6 +198,7 @@ def test_a_flush_sends_at_once() -> None:
     delivery.put([annotation(1), annotation(2)])
     limit = delivery.begin_flush()
     assert delivery.run(1.0) == [0.25, 0.25, 0.25, 0.0]
+    delivery.put([annotation(3), annotation(4)])
     assert delivery.end_flush(limit, timeout=0.0)
     assert delivery.ended == {"delivered": 2}
 
@@ -298,7 +299,6 @@ def test_each_annotation_ends_once(failing: list[str], missing: set[int], arrivi
 
 
 TURNS = 5
-
 __all__ = ["acme"]  # a fixture
 
 
