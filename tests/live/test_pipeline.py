@@ -30,11 +30,12 @@ from live import (
     asked,
     attached,
     generated,
+    good_judge,
     retrieved,
     told,
 )
 from parallel import forking, in_child
-from rag_eval_otel import Evaluation, semconv
+from rag_eval_otel import Evaluation, record_feedback, semconv
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.guard import JUDGING
@@ -753,6 +754,26 @@ def test_5_a_fork_while_spans_are_held() -> None:
         assert app.statuses() == {"scored": 1, None: 2}
 
 
+def test_6_a_slow_exporter() -> None:
+    """Scores come in although spans do not leave; when there is no room, spans leave unscored."""
+    with gated(max_held=3) as (app, exporter, judge):
+        chains = [app.turn(number) for number in range(3)]
+        exporter.close()
+        judge.open()
+        app.pipeline.submit_ended()
+        assert exporter.entered.wait(PATIENCE)
+        assert app.pipeline.evaluator.flush(PATIENCE)  # the judge is not delayed
+        late = app.chain(9)
+        search = app.step("RETRIEVER", late, **{"input.value": "?"})
+        exporter.open()
+        search.end()
+        late.end()
+        assert app.handle.flush(PATIENCE)
+        assert [app.status_of(chain) for chain in chains] == ["scored"] * 3
+        assert app.counted()[SCORED] == 3
+        assert app.each_left_once()
+
+
 def test_7_user_code_that_blocks_delays_scores_and_no_span() -> None:
     """Every span leaves at its deadline while the thread of the judge stands still."""
     gate, entered = threading.Event(), threading.Event()
@@ -773,3 +794,53 @@ def test_7_user_code_that_blocks_delays_scores_and_no_span() -> None:
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 2}
         assert sum(app.scored_spans().values()) == 2  # late scores still reach the events
+
+
+def test_8_a_cascade_and_late_feedback() -> None:
+    """Bad feedback on a turn that only the offline judge scored asks the judge, once."""
+    with attached(cascade="lexical", sample_rate=0.0001, judge=good_judge()) as app:
+        chain = app.turn(1)
+        assert app.handle.flush(PATIENCE)
+        assert app.status_of(chain) == "scored"
+        context = chain.get_span_context()
+        record_feedback(0.0, trace_id=context.trace_id, span_id=context.span_id)
+        assert app.handle.flush(PATIENCE)
+        assert app.counted() == {SCORED: 1}
+        assert app.statuses() == {"scored": 1, None: 2}
+
+
+def test_11_two_pipelines_of_one_process() -> None:
+    """An exporter that hangs in one of them delays nothing in the other."""
+    with gated(hold_seconds=3600) as (first, exporter, judge), attached() as second:
+        first.turn(1)
+        first.pipeline.submit_ended()
+        judge.asked.result(PATIENCE)
+        exporter.close()
+        judge.open()
+        assert exporter.entered.wait(PATIENCE)
+        second.turn(1)
+        assert second.handle.flush(PATIENCE)
+        assert second.statuses() == {"scored": 1, None: 2}
+        exporter.open()
+
+
+def test_12_deadline_and_scores_at_once() -> None:
+    """Whichever is first decides, the other changes nothing; the turn is counted once."""
+    for number in range(10):
+        with attached(hold_seconds=60) as app:
+            chain = app.turn(number)
+            start = threading.Barrier(2)
+
+            def expire(app: App = app, start: threading.Barrier = start) -> None:
+                start.wait(PATIENCE)
+                for held in list(app.store.held.values()):
+                    app.pipeline.clock.release(held, Ending("timeout"))
+
+            thread = on_thread(expire)
+            start.wait(PATIENCE)
+            app.pipeline.submit_ended()
+            thread.join(PATIENCE)
+            assert app.handle.flush(PATIENCE)
+            assert app.status_of(chain) in {"scored", "timeout"}
+            assert app.counted() == {SCORED: 1}
+            assert app.each_left_once()
