@@ -271,7 +271,7 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     if BaseMessage in bases:
         return _note_message(value, depth)
     if PromptValue in bases:
-        return note(value.to_messages(), depth)
+        return [_note_message(message, depth + 1) for message in value.to_messages()]
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -301,10 +301,10 @@ def note_search(results: Sequence[Any]) -> list[Any]:
 
 def _note_message(message: BaseMessage, depth: int = 0) -> Any:
     fields = message.__dict__
-    about = {"type": fields["type"], "content": fields["content"]}
+    noted = {"type": fields["type"], "content": note(fields["content"], depth + 1)}
     if fields.get("tool_calls"):
-        about["tool_calls"] = fields["tool_calls"]
+        noted["tool_calls"] = note(fields["tool_calls"], depth + 1)
     if fields["type"] == "tool":
-        about["name"], about["call_id"] = fields.get("name"), fields.get("tool_call_id")
-        about["artifact"] = fields.get("artifact")
-    return note(about, depth)
+        noted["name"], noted["call_id"] = fields.get("name"), fields.get("tool_call_id")
+        noted["artifact"] = note(fields.get("artifact"), depth + 1)
+    return noted
