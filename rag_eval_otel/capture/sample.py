@@ -121,9 +121,12 @@ def _only_prepares(tree: StepTree) -> bool:
     is_search = all(f.kind in parts or tree.is_inside(f, RETRIEVALS) for f in tree.steps)
     if is_search or _returns_documents(tree):
         return True
-    if any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps):
+    calls = tree.generators
+    if not calls or any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps):
         return False
-    return all(is_verdict(c.output) if c.output else c.calls_tools for c in tree.generators)
+    if any(_parsed(calls, tree.steps)):
+        return False
+    return all(is_verdict(c.output) if c.output else c.calls_tools for c in calls)
 
 
 def _returns_documents(tree: StepTree) -> bool:
@@ -245,7 +248,7 @@ def _was_abandoned(turn: Turn, answer: str | None) -> bool:
 
 def _unnamed_answer(turn: Turn) -> str | None:
     """Return the text in a chain's output that an LLM call wrote, if it is the only such text."""
-    told = [*((call, call.output or "") for call in turn.calls), *_parsed(turn)]
+    told = [*((call, call.output or "") for call in turn.calls), *_parsed(turn.calls, turn.steps)]
     for step in reversed(turn.path):
         said = {
             said: call
@@ -263,11 +266,11 @@ def _unnamed_answer(turn: Turn) -> str | None:
     return None
 
 
-def _parsed(turn: Turn) -> Iterator[tuple[Step, str]]:
-    """Yield the calls that replied without a text, and the texts that a parser read instead."""
-    for call in turn.calls:
+def _parsed(calls: Iterable[Step], steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    """Yield the ``calls`` that replied without a text, and the texts that a parser read instead."""
+    for call in calls:
         if call.calls_tools and not call.output and call.end is not None:
-            later = (s for s in turn.steps if s.parent == call.parent and s.start >= call.end)
+            later = (s for s in steps if s.parent == call.parent and s.start >= call.end)
             texts = next((step.output_texts for step in later), ())
             yield from ((call, text) for text in texts if not is_verdict(text))
 
