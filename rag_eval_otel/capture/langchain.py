@@ -292,9 +292,10 @@ def note_search(results: Sequence[Any]) -> list[Any]:
     noted = []
     for result in results:
         document, score = result if isinstance(result, tuple) else (result, None)
-        noted.append(note(document))
-        if isinstance(noted[-1], dict) and isinstance(score, SupportsFloat):  # numpy's, too
-            noted[-1]["score"] = float(score)
+        one = note(document)
+        if isinstance(one, dict) and isinstance(score, SupportsFloat):  # numpy's, too
+            one["score"] = float(score)
+        noted.append(one)
     return noted
 
 
