@@ -57,12 +57,10 @@ class SlidingWindow:
 
     def correct(self, cell: int, difference: int) -> None:
         """Add ``difference`` to the amount of interval ``cell``, unless it is too old by now."""
-        for pair in reversed(self._cells):
+        for pair in self._cells:
             if pair[0] == cell:
                 pair[1] += difference
                 self._sum += difference
-            if pair[0] <= cell:
-                return
 
 
 def whole(limit: Limit) -> int:
@@ -139,20 +137,18 @@ class Budget:
             estimate = Usage(embedding_requests=1, embedding_tokens=tokens)
         amounts = tuple(self._amounts(model, estimate))
         shared = None if self._shared is None else await self._shared.take(amounts)
-        refused: int | None = None
-        cells: tuple[int, ...] = ()
-        if shared is not None:
-            refused, cells, self._seen = shared
-            self._seen_until = self._clock() + _FRESH
         with self._lock:
             now = self._clock()
             if shared is None:
                 refused = self._first_exceeded(amounts, [one.sum(now) for one in self._windows])
+            else:
+                refused, _, self._seen = shared
+                self._seen_until = now + _FRESH
             if refused is not None:
                 raise BudgetSpentError(f"not asked: the budget of {self.limits[refused]} is spent")
             # This process counts on its own, too, for the time when the shared counts are gone.
             local = tuple(map(SlidingWindow.add, self._windows, [now] * len(amounts), amounts))
-        taken = None if shared is None else cells
+        taken = shared and shared[1]
         return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:

@@ -63,10 +63,10 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def status_of(error: BaseException) -> int | None:
-    response = _attribute(error, "response")
-    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
-    statuses = [_attribute(error, name) for name in ("status", "status_code")]
-    statuses.append(metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else None)
+    match _attribute(error, "response"):
+        case {"ResponseMetadata": {"HTTPStatusCode": int(status)}}:
+            return status
+    statuses = (_attribute(error, name) for name in ("status", "status_code"))
     return next((status for status in statuses if isinstance(status, int)), None)
 
 
@@ -83,19 +83,18 @@ def retry_after_of(error: BaseException | None) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float | None:
-    value = headers.get("retry-after")
+    value = headers.get("retry-after", "")
     with suppress(ValueError, TypeError):  # an exception of a user may have any headers
-        seconds = float(value or "")
+        seconds = float(value)
         return max(0.0, seconds) if math.isfinite(seconds) else None
     with suppress(ValueError, OverflowError, TypeError):
-        return max(0.0, parsedate_to_datetime(value or "").timestamp() - now())
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now())
     return None
 
 
 def is_usable(replies: Replies) -> bool:
     """Return False if the judge's reply does not parse for any of the tasks of a request."""
-    bad = [isinstance(part, errors.UnparsableReplyError) for part in replies.parts]
-    return not (bad and all(bad))
+    return not all(isinstance(part, errors.UnparsableReplyError) for part in replies.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +124,7 @@ class Breaker:
         self.is_open = False
         self.is_passing = True
         self.is_probing = False
-        self._probe_seconds = 0.0
-        self._probe_at = -math.inf
+        self._probe_seconds = self._probe_at = 0.0
 
     def wait(self, now: float) -> float:
         """Return 0 if a request may be sent now, else the seconds after which to ask again."""
@@ -163,7 +161,6 @@ class Attempt:
     deadline: float
     is_first: bool
     is_probe: bool = False
-    is_usable: bool = True
     began: float = 0.0
     sent: int = field(default_factory=time.time_ns)
     outcome: Outcome = "cancelled"
@@ -227,17 +224,14 @@ class Endpoint:
             attempt = Attempt(deadline=deadline, is_first=last is None)
             try:
                 await self._admit(attempt, slots)
-            except errors.JudgeError:
-                if last is None:
-                    raise
-                raise last from None
+            except errors.JudgeError as error:
+                raise last or error from None
             try:
                 with ExitStack() as stack:
                     stack.push(lambda _, error, __, attempt=attempt: self._record(attempt, error))
                     seconds = min(timeout, deadline - self._clock())
-                    bounded = seconds < math.inf  # else, no task is made for the request
-                    reply = await (asyncio.wait_for(send(), seconds) if bounded else send())
-                    attempt.is_usable = is_usable(reply)
+                    reply = await asyncio.wait_for(send(), seconds if seconds < math.inf else None)
+                    attempt.outcome = "ok" if is_usable(reply) else "unparsable"
                     attempt.reply = reply
                     return reply
             except asyncio.TimeoutError:
@@ -278,12 +272,9 @@ class Endpoint:
         until = patience if math.isinf(attempt.deadline) else attempt.deadline
         while True:
             await self._wait_for_server(until)
-            seconds = max(0.0, until - _LATE - self._clock())
+            seconds = until - _LATE - self._clock() if slots.locked() else None  # None: at once
             try:
-                if not slots.locked() or math.isinf(seconds):
-                    await slots.acquire()  # usually at once
-                else:
-                    await asyncio.wait_for(slots.acquire(), seconds)
+                await asyncio.wait_for(slots.acquire(), seconds)
             except asyncio.TimeoutError as error:
                 cause = f"not sent: {len(self._under_way)} other requests were under way"
                 raise self._refused(errors.JudgeTimeoutError, cause) from error
@@ -300,10 +291,8 @@ class Endpoint:
     async def _wait_for_server(self, until: float) -> None:
         end_of_patience = min(until, self._clock() + self.limits.patience)
         while True:
-            with self._lock:
-                now, breaker = self._clock(), self.breaker
-                pause, probe = self._paused_until - now, breaker.wait(now)
-                is_passing, failures = breaker.is_passing, breaker.failures
+            now, breaker = self._clock(), self.breaker
+            pause, probe = self._paused_until - now, breaker.wait(now)
             if now >= until:
                 raise self._refused(
                     errors.JudgeTimeoutError, "not sent: the time of the turn is over"
@@ -311,8 +300,8 @@ class Endpoint:
             if pause > 0 and now + pause >= end_of_patience:
                 cause = f"the server refuses requests (429); next try in {pause:.0f} s"
                 raise self._refused(errors.JudgeRateLimitError, f"not sent: {cause}")
-            if pause <= 0 < probe and (not is_passing or now + probe >= until - _LATE):
-                cause = f"{failures} requests failed in a row; next try in {probe:.0f} s"
+            if pause <= 0 < probe and (not breaker.is_passing or now + probe >= until - _LATE):
+                cause = f"{breaker.failures} requests failed in a row; next try in {probe:.0f} s"
                 raise self._refused(errors.JudgeUnavailableError, f"not asked: {cause}")
             if pause <= 0 and probe <= 0:
                 return
@@ -329,11 +318,9 @@ class Endpoint:
     def _record(self, attempt: Attempt, error: BaseException | None) -> None:
         now = self._clock()
         is_late = now >= attempt.deadline - _LATE
-        outcome: Outcome = "ok" if attempt.is_usable else "unparsable"
-        if error is not None:
-            outcome = outcome_of(error)
-            if outcome == "cancelled" and is_late:  # the evaluation cancels what is too late
-                outcome = "timeout"
+        outcome = attempt.outcome if error is None else outcome_of(error)
+        if outcome == "cancelled" and is_late:  # the evaluation cancels what is too late
+            outcome = "timeout"
         attempt.outcome, attempt.error = outcome, error
         pause, change = 0.0, None
         with self._lock:
@@ -371,7 +358,7 @@ class Endpoint:
         if is_first:
             self._paused_at = now
         if seconds is None:
-            seconds = _back_off(max(1, self.breaker.failures)) / 2 * (1 + self._draw())
+            seconds = _back_off(self.breaker.failures) / 2 * (1 + self._draw())
         jitter = self._draw() * min(1.0, _JITTER * seconds)
         self._paused_until = max(self._paused_until, now + min(seconds, _DAY) + jitter)
         return seconds

@@ -116,8 +116,7 @@ class Meter:
         _SCOPE.reset(self._token)
         self.error = error
         if error is not None and self.assumed and not self._begun:
-            is_sent = not isinstance(error, JudgeError) or error.requests > 0
-            self.usage = self._requests(int(is_sent))
+            self.usage = self._requests(error.requests if isinstance(error, JudgeError) else 1)
         is_known = self._is_told if error is None else _is_unpaid(error)
         requests = self.usage.judge_requests + self.usage.embedding_requests
         self.settle(self.take(), self.usage if is_known else None, requests=requests)

@@ -290,19 +290,20 @@ def _drawing(columns: Mapping[str, Any], i: int) -> Any:
 def _validated(value: Any, task: Task[Any]) -> object:
     if isinstance(value, UnparsableReplyError):
         return value
-    schema = _full_schema(task.reply)
+    reply: type[Reply] = task.reply
     count = len(task.texts(task.kind.each)) if task.kind.each else None
     try:
-        return task.reply.model_validate(_expanded(value, schema, count=count))
+        return reply.model_validate(_expanded(value, _full_schema(reply), count=count))
     except ValidationError as error:
-        wrong = error.errors(include_url=False, include_context=False)[:3]
+        wrong = error.errors()[:3]
         told = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in wrong)
         return UnparsableReplyError("; ".join(told))
     except UnparsableReplyError as error:
         return error
 
 
-def _full_schema_of(reply: type[Reply]) -> Schema:
+@lru_cache(maxsize=1024)
+def _full_schema(reply: type[Reply]) -> Schema:
     schema = reply.model_json_schema()
     defs = schema.pop("$defs", {})
 
@@ -314,9 +315,6 @@ def _full_schema_of(reply: type[Reply]) -> Schema:
 
     full: Schema = resolved(schema)
     return full
-
-
-_full_schema: Callable[[type[Reply]], Schema] = lru_cache(maxsize=1024)(_full_schema_of)
 
 
 def _expanded(value: Any, schema: Schema, *, count: int | None) -> Any:

@@ -13,7 +13,6 @@ import questions
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import (
     JudgeTimeoutError,
-    JudgeTooLongError,
     JudgeTransportError,
     UnparsableReplyError,
 )
@@ -23,7 +22,7 @@ from rag_eval_otel.judge.tasks import Judge, Rating, Statements, Task, may_share
 from rag_eval_otel.metrics import METRIC_SETS
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
-from rag_eval_otel.types import Evaluation, Replies, Sample, Usage
+from rag_eval_otel.types import Evaluation, Replies, Usage
 from scoring import FULL, Failing, script
 from support import GOOD, answers, in_turn
 from virtual_time import VirtualLoop
@@ -304,11 +303,3 @@ def test_nothing_is_ever_stuck(moods: list[str], turns: list[int], name: str) ->
     assert len(evaluation.scores) == len(METRIC_SETS[name]())
     assert all((score.value is None) == (score.status != "ok") for score in evaluation.scores)
     assert evaluation.usage.judge_requests == len(judge.requests)
-
-
-def test_texts_that_are_too_long_are_not_sent_again() -> None:
-    """A score of half of the contexts would be a wrong one."""
-    judge = Failing(JudgeTooLongError("too long"))
-    sample = Sample(question="Q?", contexts=["Paris."], answer="Paris.")
-    (score,) = asyncio.run(aevaluate(sample, ["faithfulness"], judge=judge)).scores
-    assert (score.reason, len(judge.requests)) == ("too_long", 1)

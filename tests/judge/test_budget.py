@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import socket
-import subprocess
-import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from e2e.programs import free_ports
+from e2e.redis_server import serving
 from rag_eval_otel.config import Limit, limits_of
 from rag_eval_otel.errors import BudgetSpentError, ConfigError
 from rag_eval_otel.judge.budget import Budget, RedisCounts, SlidingWindow
@@ -22,7 +20,7 @@ from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.types import Usage
 from support import ManualClock
 
-PRICES = Prices(models={"m": Price(input=1.0, output=10.0)})
+PRICES = Prices(models={"m": Price(input=1.0, output=10.0), "e": Price(input=1.0)})
 
 
 def budget(text: str, **options: object) -> Budget:
@@ -82,10 +80,31 @@ def test_an_error_names_the_limit_that_is_spent() -> None:
     ]
 
 
-def test_money_is_settled_with_the_real_tokens() -> None:
-    """A million prompt tokens for one dollar use up one dollar, whatever the estimate was."""
-    one = budget("3.001 USD/hour")
-    assert admitted(one, 9, Usage(judge_requests=1, prompt_tokens=1_000_000)) == 3
+@pytest.mark.parametrize(
+    ("part", "estimates", "taken"),
+    [
+        ("judge", "on", [1, 1, 101 + 256, 101 + 2_560]),
+        ("judge", "off", [1, 1, 1, 1]),
+        ("embedder", "on", [1, 0, 101, 101]),
+        ("embedder", "off", [1, 0, 1, 1]),
+    ],
+)
+def test_a_request_takes_its_estimate(part: str, estimates: Any, taken: list[int]) -> None:
+    """For 301 characters and each attempt, until what its tokens cost replaces the estimate."""
+    units = ("requests", "judge requests", "tokens", "USD")
+    limits = [Limit(amount=10_000, unit=unit, seconds=60) for unit in units]
+    one = Budget(limits, prices=PRICES, estimates=estimates)
+
+    def used() -> object:
+        *counts, money = (limit.amount - left for limit, left in one.left())
+        return pytest.approx([*counts, money * 1e6])
+
+    first, other = (asyncio.run(one.reserve("m", size=301, part=part)) for _ in range(2))
+    assert used() == [2 * each for each in taken]
+    one.settle(first, Usage(judge_requests=1, prompt_tokens=7, completion_tokens=2))
+    one.settle(first, None)
+    one.settle(other, None, requests=3)
+    assert used() == [x + 3 * y for x, y in zip([1, 1, 9, 27], taken, strict=True)]
 
 
 def test_a_budget_of_money_needs_prices_in_its_currency() -> None:
@@ -94,6 +113,9 @@ def test_a_budget_of_money_needs_prices_in_its_currency() -> None:
         budget("5 EUR/day")
     one = budget("5 USD/day")
     one.require_price("m", "judge")
+    one.require_price("e", "embedder")
+    with pytest.raises(ConfigError, match=r"judge 'e', whose price has no \"output\""):
+        one.require_price("e", "judge")
     with pytest.raises(ConfigError, match=r"needs the price of the judge 'x'.*option prices"):
         one.require_price("x", "judge")
     budget("5 requests/day").require_price("x", "judge")
@@ -108,32 +130,13 @@ def test_a_request_above_a_limit_passes_if_nothing_is_used() -> None:
     assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
 
 
-SERVER = shutil.which("redis-server") or shutil.which("valkey-server")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @pytest.fixture
 def redis_url(tmp_path: Path) -> Iterator[str]:
-    if SERVER is None:
-        pytest.skip("neither redis-server nor valkey-server is installed")
-    port = free_port()
-    command = [SERVER, "--port", str(port), "--save", "", "--dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        for line in server.stdout:
-            if "eady to accept connections" in line:
-                break
-        threading.Thread(target=server.stdout.read, daemon=True).start()
-        yield f"redis://127.0.0.1:{port}/0"
-        server.kill()
+    with serving(tmp_path) as server:
+        yield server.address
 
 
-LIMITS = "100 requests/day, 1 USD/day"
+LIMITS = "1 USD/day, 100 requests/day"
 LONG = 60.0  # seconds to wait for Redis on a busy machine
 
 
@@ -158,7 +161,7 @@ def test_without_redis_the_process_counts_alone(caplog: pytest.LogCaptureFixture
     caplog.set_level("DEBUG", "rag_eval_otel")
     clock, errors = ManualClock(), list[str]()
     one = shared(
-        f"redis://127.0.0.1:{free_port()}/0",
+        f"redis://127.0.0.1:{free_ports(1)[0]}/0",
         "3 requests/minute",
         clock=clock,
         on_error=lambda: errors.append("redis"),

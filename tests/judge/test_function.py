@@ -21,10 +21,6 @@ def sync(prompt: str) -> str:
 
 async def slow(prompt: str) -> str:
     await asyncio.sleep(0)
-    return sync_text(prompt)
-
-
-def sync_text(prompt: str) -> str:
     assert "JSON" in prompt
     return REPLY
 
@@ -33,7 +29,7 @@ class Client:
     """An object with an asynchronous call."""
 
     async def __call__(self, prompt: str) -> str:
-        return sync_text(prompt)
+        return await slow(prompt)
 
 
 @pytest.mark.parametrize("function", [sync, slow, Client()])

@@ -87,15 +87,42 @@ def test_tasks_with_other_examples_are_other_questions() -> None:
     assert hash(taught) == hash(kinds.STATEMENTS.task(SHOWN, examples=[GIVEN]))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "fits"),
+    [
+        ({"answer": A}, {}, True),
+        ({}, {}, False),
+        ({**SHOWN, "contexts": C}, {}, False),
+        (SHOWN, {"reason": "So."}, False),
+        (SHOWN, {"statements": A}, False),
+    ],
+)
+def test_an_example_fits_its_question(inputs: Any, outputs: Any, *, fits: bool) -> None:
+    """It has texts of the question's names, and the members of a valid reply alone."""
+    one = {"inputs": inputs, "outputs": {**GIVEN["outputs"], **outputs}}
+    assert (kinds.example_of(kinds.STATEMENTS, one) is not None) == fits
+
+
+@pytest.mark.parametrize(
+    ("levels", "schema"),
+    [
+        ((1, 2.0), "{'enum': [1, 2], 'type': 'integer'}"),
+        ((0.0, 0.5), "{'enum': [0, 0.5], 'type': 'number'}"),
+    ],
+)
+def test_levels_in_a_schema(levels: tuple[float, ...], schema: str) -> None:
+    """Whole numbers have no point, for a judge writes what it is shown."""
+    found = kinds.grade_on(*levels).model_json_schema()["properties"]["rating"]
+    assert str({name: found[name] for name in ("enum", "type")}) == schema
+
+
 JSON = json_values("inputs", "outputs", "question", "answer", "statements")
 
 
 @given(JSON | st.fixed_dictionaries({"inputs": JSON, "outputs": JSON}))
 def test_whatever_is_given_as_an_example(given_example: Any) -> None:
-    """It can be shown, or it is none: nothing raises."""
-    example = kinds.example_of(kinds.STATEMENTS, given_example)
-    if example is not None:
-        assert set(dict(example.inputs)) <= {"question", "answer"}
+    """It can be shown, or it is none: nothing is raised."""
+    assert isinstance(kinds.example_of(kinds.STATEMENTS, given_example), kinds.Example | None)
 
 
 @every
@@ -126,6 +153,8 @@ def test_both_ends_are_on_the_scale(reply: type[kinds.Reply], low: float, high: 
     for rating in (math.nextafter(low, -9), math.nextafter(high, 9)):
         with pytest.raises(ValidationError, match=r"must be from|should be 0, 1 or 2"):
             reply.model_validate({"rating": rating})
+    yes, no = (kinds.Useful.graded(one).verdict for one in (0.5, math.nextafter(0.5, 0)))
+    assert (yes, no) == (1, 0), "half of a probability is a yes"
 
 
 def test_a_refusal_quotes_little() -> None:
@@ -147,30 +176,18 @@ def test_a_prompt_is_short_and_names_its_members(kind: kinds.Kind[Any]) -> None:
         assert name in kind.inputs or f"'{name}'" in schema, name
 
 
-PAIRS = list(combinations(ALL.values(), 2))
-
-
 def test_the_reference_is_seen_by_no_question_that_does_not_show_it() -> None:
     """What knows the right answer never shares a request with what must judge without it."""
-    for one, other in PAIRS:
+    for one, other in combinations(ALL.values(), 2):
         if ("reference" in one.inputs) != ("reference" in other.inputs):
             assert not kinds.may_share(task(one), task(other)), (one.prompt, other.prompt)
 
 
-@pytest.mark.parametrize("name", ["rubric", "guidelines"])
-def test_rules_of_the_users_are_seen_by_no_other_question(name: str) -> None:
-    """A rubric may say what the right answer is; so may a guideline."""
-    (kind,) = (kind for kind in ALL.values() if name in kind.inputs)
-    assert not [
-        k.prompt for k in ALL.values() if k is not kind and kinds.may_share(task(kind), task(k))
-    ]
-
-
-def test_a_reverse_question_is_drawn_from_the_answer_alone() -> None:
-    """Nothing that shows question or contexts may be in the same request."""
-    for other in ALL.values():
-        if other is not kinds.REVERSE_QUESTION:
-            assert not kinds.may_share(task(kinds.REVERSE_QUESTION), task(other))
+@pytest.mark.parametrize("name", ["rubric", "guideline", "reverse_question"])
+def test_some_questions_travel_alone(name: str) -> None:
+    """The user's rules may say what is right; a reverse question must not show the question."""
+    one = task(ALL[name])
+    assert not [k for k in ALL.values() if k.prompt != name and kinds.may_share(one, task(k))]
 
 
 def test_the_rest_may_travel_together() -> None:
@@ -195,6 +212,7 @@ def test_more_texts_and_reasons_allow_longer_replies() -> None:
     verdicts = questions.verdicts(["One."], ["A.", "B."])
     assert kinds.most_tokens([verdicts]) == 1024 + 2 * 64
     assert kinds.most_tokens([replace(verdicts, reasons="on")]) == 3 * (1024 + 2 * 64)
+    assert kinds.most_tokens([questions.statements("Q", "é" * 512)]) == 1024 + 1024
     assert kinds.most_tokens([questions.statements("Q", "x" * 100_000)]) == 16_384
     own = kinds.Kind(prompt="mine", reply=kinds.Rating, inputs=("answer",), instructions="Rate it.")
     assert kinds.most_tokens([verdicts, own.task({"answer": "A"})]) is None

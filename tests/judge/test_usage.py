@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openai_server import HttpReply, ScriptedOpenAI, estimate_tokens
+from openai_server import ScriptedOpenAI, estimate_tokens
 from rag_eval_otel import Sample, aevaluate, errors
 from rag_eval_otel.config import limits_of
 from rag_eval_otel.embed import OpenAIEmbedder
@@ -17,6 +17,7 @@ from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares
 from rag_eval_otel.prices import Price, Prices
+from rag_eval_otel.providers import Part
 from rag_eval_otel.types import Evaluation, Usage
 from support import benchmark
 
@@ -27,50 +28,26 @@ SAMPLE = Sample(**TURNS.turns()[7])
 TRIAD = ("answer_relevancy", "context_relevance", "faithfulness")
 
 
-def measured(
-    server: ScriptedOpenAI, *, judge: str = "j", embedder: str = "e", **options: Any
-) -> Evaluation:
-    asked = OpenAIJudge(judge, base_url=server.base_url, api_key="k", retries=0)
-    vectors = OpenAIEmbedder(embedder, base_url=server.base_url, api_key="k", retries=0)
-    options = {"prices": TABLE, **options}
-    return asyncio.run(aevaluate(SAMPLE, judge=asked, embedder=vectors, **options))
-
-
 def test_shares_of_metrics_add_up_to_the_requests() -> None:
     """Fused requests are divided among four metrics, and no token is lost or counted twice."""
     with ScriptedOpenAI(TURNS.reply, lambda _: [1.0, 0.0]) as server:
-        found = measured(server)
+        options: Any = {"base_url": server.base_url, "api_key": "k", "retries": 0}
+        judge, embedder = OpenAIJudge("j", **options), OpenAIEmbedder("e", **options)
+        found = asyncio.run(aevaluate(SAMPLE, judge=judge, embedder=embedder, prices=TABLE))
     assert found.usage.judge_requests == 2
     assert found.usage.embedding_requests == 1
     assert found.usage.embedding_tokens > 0
     assert sum((score.usage for score in found.scores), Usage()) == found.usage
     assert all(score.usage.prompt_tokens for score in found.scores)
-    expected = (
-        found.usage.prompt_tokens * 1.0
-        + found.usage.completion_tokens * 4.0
-        + found.usage.embedding_tokens * 0.5
-    ) / 1e6
+    prompt, completion = found.usage.prompt_tokens, found.usage.completion_tokens
+    expected = (prompt + 4 * completion + 0.5 * found.usage.embedding_tokens) / 1e6
     assert found.cost == pytest.approx(expected)
     assert sum(score.cost or 0 for score in found.scores) == pytest.approx(expected)
     embedded = [score.name for score in found.scores if score.usage.embedding_tokens]
     assert embedded == ["answer_relevancy"]
 
 
-def test_failed_requests_are_counted_without_tokens() -> None:
-    """Requests that a server refuses have no cost, and are counted for the metrics that asked."""
-    refused = HttpReply(status=404, body={"error": {"message": "no such model"}})
-    with ScriptedOpenAI(lambda _: refused, lambda _: [1.0]) as server:
-        found = measured(server)
-        asked = [one for one in server.requests if "chat" in one.path]
-    assert found.usage == Usage(judge_requests=len(asked))
-    assert sum(score.usage.judge_requests for score in found.scores) == len(asked)
-    assert found.cost is None
-
-
 def scored(metrics: Sequence[str], *, explanations: bool = False) -> Evaluation:
-    assert len(SAMPLE.question.split()) >= 15
-    assert all(len(text.split()) >= 120 for text in SAMPLE.context_texts)
-    assert len(SAMPLE.answer.split()) >= 60
     options: Any = {"embedder": "hashing", "explanations": explanations}
     with ScriptedOpenAI(TURNS.reply, tokens=estimate_tokens) as server:
         judge = OpenAIJudge("m", base_url=server.base_url, api_key="sk-x")
@@ -106,15 +83,16 @@ def budget(text: str) -> Budget:
     return Budget(limits_of(text, where="budget"), prices=PRICES)
 
 
-def meter_of(one: Budget) -> Meter:
-    return Meter(one, model="m", size=300, part="judge")
+def meter_of(one: Budget, part: Part = "judge") -> Meter:
+    return Meter(one, model="m", size=300, part=part)
 
 
 async def metered(one: Budget, *attempts: Usage | BaseException) -> Meter:
     async with meter_of(one) as meter:
-        for result in attempts:
+        for number, result in enumerate(attempts, start=1):
             with suppress(errors.JudgeTimeoutError, OSError):
                 async with attempt() as made:
+                    assert meter.close().judge_requests == number
                     if isinstance(result, BaseException):
                         raise result
                     made.usage = result
@@ -126,7 +104,11 @@ def test_each_attempt_counts() -> None:
     one, small = budget("10 requests/minute"), budget("2 requests/minute")
     tokens = Usage(prompt_tokens=7, completion_tokens=2)
     meter = asyncio.run(metered(one, OSError(), OSError(), tokens))
-    assert meter.usage == Usage(judge_requests=3, prompt_tokens=7, completion_tokens=2)
+    assert (
+        meter.usage
+        == meter.close()
+        == Usage(judge_requests=3, prompt_tokens=7, completion_tokens=2)
+    )
     assert dict(one.left()) == {one.limits[0]: 7}
     with pytest.raises(errors.BudgetSpentError):
         asyncio.run(metered(small, OSError(), OSError(), tokens))
@@ -155,24 +137,32 @@ def test_a_judge_that_counts_no_attempts_is_believed() -> None:
     assert [left for _, left in one.left()] == [8, 9_950]
 
 
-@pytest.mark.parametrize("named", [Usage(), Usage(judge_requests=1)])
-def test_a_judge_that_names_no_tokens_is_estimated(named: Usage) -> None:
+@pytest.mark.parametrize("calls", ["attempt", "nothing"])
+@pytest.mark.parametrize(
+    ("part", "named", "taken"),
+    [
+        ("judge", Usage(), (1, 356, 2_660)),
+        ("judge", Usage(judge_requests=1), (1, 356, 2_660)),
+        ("embedder", Usage(), (1, 100, 100)),
+    ],
+)
+def test_a_reply_that_names_no_tokens_is_estimated(
+    part: Part, named: Usage, taken: tuple[int, ...], calls: str
+) -> None:
     """A reply without usage is a request, and takes the estimated tokens and money."""
     one = budget("10 requests/minute, 10k tokens/minute, 1 USD/minute")
 
-    async def asked(*, counts: bool) -> Usage:
-        async with meter_of(one) as meter:
-            if counts:
-                async with attempt():
-                    pass
+    async def asked() -> Usage:
+        async with meter_of(one, part) as meter:
+            async with attempt() if calls == "attempt" else nullcontext():
+                pass
             meter.tell(named)
         return meter.usage
 
-    for number, counts in enumerate((False, True), start=1):
-        assert asyncio.run(asked(counts=counts)) == Usage(judge_requests=1)
-        assert [left for _, left in one.left()] == pytest.approx(
-            [10 - number, 10_000 - 356 * number, 1 - (100 + 2_560) / 1e6 * number]
-        )
+    found = asyncio.run(asked())
+    assert (found.judge_requests, found.embedding_requests) == (part == "judge", part != "judge")
+    left = [limit.amount - rest for limit, rest in one.left()]
+    assert [*left[:2], left[2] * 1e6] == pytest.approx(taken)
 
 
 @pytest.mark.parametrize(
@@ -202,20 +192,16 @@ def test_failures_without_a_reply_are_free(error: Exception, tokens: int, calls:
 def test_a_request_that_was_given_up_counts_once() -> None:
     """Its client may have sent it, so that a cancelled request without attempts counts as one."""
     one = budget("3 requests/day")
-    seen: list[Usage] = []
+    meter = meter_of(one)
 
     async def waiting() -> None:
-        meter = meter_of(one)
-        try:
-            async with meter:
-                seen.append(meter.close())
-                raise asyncio.CancelledError
-        finally:
-            seen.append(meter.usage)
+        async with meter:
+            assert meter.close() == Usage(judge_requests=1)
+            raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(waiting())
-    assert seen == [Usage(judge_requests=1)] * 2
+    assert meter.usage == Usage(judge_requests=1)
     assert [left for _, left in one.left()] == [2]
 
 

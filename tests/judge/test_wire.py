@@ -69,11 +69,8 @@ def test_material_is_shown_once_and_in_order() -> None:
 
 def test_what_comes_before_the_code_is_the_same_for_every_turn() -> None:
     """Providers charge less for a prefix that they have in their cache."""
-    other = [
-        questions.context_relevance("Who?", ["Three."], voice=1),
-        questions.statements("Who?", "Nobody, I think."),
-        questions.groundedness("Nobody, I think.", ["Three."], voice=1),
-    ]
+    shown = {"question": "Who?", "answer": "Nobody, I think.", "contexts": ["Three."]}
+    other = [task.kind.task(shown) for task in MIXED]
     one, two = compose(MIXED), compose(other)
     assert one.system == two.system
     assert one.user.partition("CODE is ")[0] == two.user.partition("CODE is ")[0]
@@ -91,6 +88,9 @@ def test_a_task_is_told_what_to_look_at() -> None:
     assert "Consider only: question, answer." in sent(*MIXED)
     assert "Consider only: answer, contexts." in sent(*MIXED)
     assert "Consider only" not in sent(*DRAWS)
+    talk = replace(STATEMENTS, inputs=(*STATEMENTS.inputs, ("history", "user: Hello.")))
+    told = [prompt_text("history") in compose(group).system for group in ([talk], MIXED)]
+    assert told == [True, False]
 
 
 def test_the_schema_is_strict() -> None:
@@ -101,18 +101,9 @@ def test_the_schema_is_strict() -> None:
         *("context_relevance_1", "statements", "groundedness_1"),
         *("reverse_question", "judged_statements"),
     ]
-    assert all(node["additionalProperties"] is False for node in objects(schema))
-    assert all(node["required"] == list(node["properties"]) for node in objects(schema))
-    assert not re.search(r'"(title|default|description|position|\$defs)":', json.dumps(schema))
-
-
-def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    below = [
-        *schema.get("properties", {}).values(),
-        *([schema["items"]] if "items" in schema else []),
-    ]
-    own = [schema] if "properties" in schema else []
-    return own + [node for one in below for node in objects(one)]
+    text = json.dumps(schema)
+    assert text.count('"properties": ') == text.count('"additionalProperties": false') == 3
+    assert not re.search(r'"(title|default|description|position|\$defs)":', text)
 
 
 SUPPORTED = kinds.SUPPORTED.task({"question": Q, "contexts": C, "sentences": ["A.", "B.", "C."]})
@@ -172,15 +163,20 @@ def test_contexts_are_shown_once_and_referred_to_by_number() -> None:
     user = sent(twice, *useful("One.", "Two."))
     assert "contexts 1]\nOne.\n[c0de contexts 2]\nTwo.\n[c0de question" in user
     assert "useful_for_answer: an entry each for contexts 1, 2, in" in user
+    assert "useful_for_answer: context is contexts 2\n" in sent(CONTEXT, *useful("Two."))
 
 
 def test_an_example_comes_before_the_material() -> None:
     """A worked example is under its task's heading, with its own texts in tags, and its reply."""
-    example = {"inputs": {"answer": "Yes."}, "outputs": {"statements": []}}
-    taught = kinds.STATEMENTS.task({"question": Q, "answer": A}, examples=[example])
+    example = {"inputs": {"answer": "Yes.", "contexts": C}, "outputs": {"statements": []}}
+    asked = questions.judged_statements(Q, A, C)
+    taught = asked.kind.task(dict(asked.inputs), examples=[example])
     user = compose([taught, GROUNDED]).user
-    shown = '<example>\n<answer>\nYes.\n</answer>\nReply: {"statements": []}\n</example>'
-    assert user.index("# statements") < user.index(shown) < user.index("# groundedness_1")
+    shown = (
+        "<example>\n<answer>\nYes.\n</answer>\n<contexts>\n[1] One.\n[2] Two.\n</contexts>\n"
+        'Reply: {"judged_statements": []}\n</example>'
+    )
+    assert user.index("# judged_statements") < user.index(shown) < user.index("# groundedness_1")
     assert user.count("<example>") == 1
 
 
@@ -249,6 +245,7 @@ def test_fewer_drawings_than_were_asked_for() -> None:
     three = {"question": ["When?", "Since?"], "noncommittal": 0}
     parts = read_parts(json.dumps(three), DRAWS)
     assert kinds_of(parts) == [kinds.ReverseQuestion, kinds.ReverseQuestion, UnparsableReplyError]
+    assert "no entry number 3" in str(parts[2])
     lone = read_parts('{"question": "When?", "noncommittal": 1}', DRAWS)
     assert kinds_of(lone) == [kinds.ReverseQuestion, UnparsableReplyError, UnparsableReplyError]
 
@@ -420,12 +417,8 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
 def test_a_wrong_file(name: str, text: str | bytes, told: str, folder: Path) -> None:
     """A file that is empty, unreadable or of an unknown name is refused at once."""
     (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
-    for use in (
-        lambda: load_prompts(folder),
-        lambda: evaluate_dataset([SAMPLE], [METRIC], prompts=folder),
-    ):
-        with pytest.raises(ConfigError, match=told):
-            use()
+    with pytest.raises(ConfigError, match=told):
+        load_prompts(folder)
 
 
 FACT = "Paris is the capital of France. "
