@@ -271,7 +271,7 @@ def _note_object(value: Any, depth: int) -> Any:  # noqa: PLR0911  # one for eac
     if BaseMessage in bases:
         return _note_message(value, depth)
     if PromptValue in bases:
-        return [_note_message(message, depth + 1) for message in value.to_messages()]
+        return note(value.to_messages(), depth)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -292,18 +292,19 @@ def note_search(results: Sequence[Any]) -> list[Any]:
     noted = []
     for result in results:
         document, score = result if isinstance(result, tuple) else (result, None)
-        noted.append(note(document))
-        if isinstance(noted[-1], dict) and isinstance(score, SupportsFloat):  # numpy's, too
-            noted[-1]["score"] = float(score)
+        one = note(document)
+        if isinstance(one, dict) and isinstance(score, SupportsFloat):  # numpy's, too
+            one["score"] = float(score)
+        noted.append(one)
     return noted
 
 
 def _note_message(message: BaseMessage, depth: int = 0) -> Any:
     fields = message.__dict__
-    noted = {"type": fields["type"], "content": note(fields["content"], depth + 1)}
+    about = {"type": fields["type"], "content": fields["content"]}
     if fields.get("tool_calls"):
-        noted["tool_calls"] = note(fields["tool_calls"], depth + 1)
+        about["tool_calls"] = fields["tool_calls"]
     if fields["type"] == "tool":
-        noted["name"], noted["call_id"] = fields.get("name"), fields.get("tool_call_id")
-        noted["artifact"] = note(fields.get("artifact"), depth + 1)
-    return noted
+        about["name"], about["call_id"] = fields.get("name"), fields.get("tool_call_id")
+        about["artifact"] = fields.get("artifact")
+    return note(about, depth)

@@ -94,7 +94,7 @@ class RunTree:
     runs: list[Run] = field(default_factory=list)
     open: int = 0
     ended_at: float = _NEVER
-    lost: int = 0
+    is_lost: bool = False  # whether runs are missing, to limit memory
     size: int = 0
     searched: int | None = None
     called: int | None = None
@@ -132,8 +132,7 @@ class RunTree:
                 step = _with_said(step, run, said[run.id], most=most)
             if run.is_prompt and step.prompt and not has_model:
                 step = replace(step, kind="llm")
-            is_below = parent is not None and run.parent is None
-            steps.append(replace(step, parent=parent) if is_below else step)
+            steps.append(replace(step, parent=parent) if run.parent is None else step)
         return steps
 
 
@@ -181,17 +180,17 @@ def _step_of(run: Run, most: int) -> Step:
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
     """Return the recorded parts by run id. Question and answer also count for the runs above."""
-    by_id = {run.id: run for run in runs}
+    by_id: dict[int | None, Run] = {run.id: run for run in runs}
     said: dict[int, dict[Part, Any]] = {}
     for run in runs:
         if run.said is None:
             continue
         said.setdefault(run.id, {}).update(run.said)
         of_turn: dict[Part, Any] = {p: value for p, value in run.said.items() if p != "documents"}
-        above = by_id.get(run.parent or 0)
+        above = by_id.get(run.parent)
         while of_turn and above is not None:
             said[above.id] = {**said.get(above.id, {}), **of_turn, **(above.said or {})}
-            above = by_id.get(above.parent or 0)
+            above = by_id.get(above.parent)
     return said
 
 
@@ -263,7 +262,7 @@ class RunRecorder:
             else:
                 tree = above.tree
                 if len(tree.runs) >= MAX_RUNS:
-                    tree.lost += 1
+                    tree.is_lost = True
                     return None
             run = Run(run_id, parent if above is not None else None, tree, kind, name, metadata)
             tree.runs.append(run)
@@ -274,7 +273,7 @@ class RunRecorder:
             elif kind in {"retriever", "tool"} and tree.searched is None:
                 tree.searched = run.start
         for old in stale:
-            old.lost = max(1, old.lost)
+            old.is_lost = True
             self.finished(old)
         return run
 

@@ -247,13 +247,12 @@ class ContentFilter:
         if self.exported != "none" and not may_have_own:
             return span
         events = [self._event(event) for event in span.events]
-        attributes = self._filtered(span.attributes or {}) if any(map(owner_of, names)) else None
-        kept = dict(span.attributes or {}) if attributes is None else attributes
-        added = self._by_openinference(span, kept)
-        if attributes is None and not any(events) and not added:
+        attributes = span.attributes or {}
+        kept = self._filtered(attributes) if any(map(owner_of, names)) else attributes
+        shown = {**self._by_openinference(span, kept), **kept}
+        if shown == attributes and events == [*span.events]:
             return span
-        shown = [new or old for new, old in zip(events, span.events, strict=True)]
-        return copied(span, attributes={**added, **kept}, events=shown)
+        return copied(span, attributes=shown, events=events)
 
     def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
         """Return OpenInference attributes for a span that only ``record_...()`` has described."""
@@ -267,19 +266,16 @@ class ContentFilter:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _event(self, event: Event) -> Event | None:
+    def _event(self, event: Event) -> Event:
         left = self._filtered(event.attributes or {}, event.name)
-        if left is None:
-            return None
+        if left == (event.attributes or {}):
+            return event
         dropped = getattr(event.attributes, "dropped", 0)
         return Event(event.name, _bounded(left, dropped), event.timestamp)
 
-    def _filtered(
-        self, attributes: Mapping[str, Any], event: str | None = None
-    ) -> dict[str, Any] | None:
-        """Return ``attributes`` of a span or ``event`` as they are exported; None if unchanged."""
+    def _filtered(self, attributes: Mapping[str, Any], event: str | None = None) -> dict[str, Any]:
+        """Return ``attributes`` of a span or ``event`` as they are exported."""
         kept: dict[str, Any] = {}
-        is_changed = False
         for name, value in attributes.items():
             owner = owner_of(name, event)
             place, _, member = name.rpartition(".")
@@ -288,15 +284,13 @@ class ContentFilter:
             if is_ours and member in {"explanation", "metadata"}:
                 owner = None  # of a score by this library, which explains it only if it may
             is_own = owner == "own"
-            is_redacted = is_own and bool(self.redactor)
             is_dropped = self.exported != "all" if is_own else owner and self.exported == "none"
-            is_changed |= bool(is_dropped or is_redacted)
             is_text = isinstance(value, str) and name not in native.LISTS  # else perhaps JSON
             clean = self.redactor.text if is_text else self.redactor.value
             with suppress(RedactionError):  # a text that cannot be redacted is not exported
                 if not is_dropped:
-                    kept[name] = clean(value) if is_redacted else value
-        return kept if is_changed else None
+                    kept[name] = clean(value) if is_own and self.redactor else value
+        return kept
 
 
 class EventLog:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cache, cached_property, lru_cache, partial
 from importlib.resources import files
 from itertools import chain, pairwise
+from statistics import fmean, harmonic_mean
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rag_eval_otel.errors import JudgeTooLongError, UnparsableReplyError, UnsuitableJudgeError
@@ -55,7 +56,6 @@ _MAX_CLAIMS, _MAX_READ = 100, 500  # most claims, and most sentences, of an answ
 _OPENING = 3  # first words of a sentence, which show whether it is a greeting
 _CLAIM = 2.0  # least weight of a sentence that is a claim by itself
 _FEW = 4.0  # weight of content words from which a sentence is more than a greeting
-_ANYWHERE, _SENTENCE, _PAIRS = 3 / 7, 3 / 7, 1 / 7  # weights of the three ways to find a word
 _CURVE = 1.6  # power that turns a share of .65 (as likely backed as not) into a half
 _LACKS = 0.7  # factor if a number or a negation is found nowhere
 
@@ -67,7 +67,7 @@ _REFUSAL_OF = re.compile(r"N[^D]{0,12}[TW]|[TWG][^DX]{0,15}N|B")
 _REPORTED = re.compile(r"D|[^NSIQFUB]{0,20}(?:,D|T[DX])")  # somebody says that ...
 _NAMED = frozenset("SIQF")  # the roles without which `_REFUSAL_OF` is no refusal
 _LONGEST_STEM = 20  # characters of a word that are compared with stems
-_TELLING = 3.0  # weight of content words from which a clause after a refusal tells something
+_TELLING = 3.0  # weight of words from which a clause after a refusal tells something
 _QUOTED = re.compile(r'"[^"]*(?:"|$)|[“„][^“”„]*(?:[“”]|$)|«[^»«]*(?:»|$)|「[^」「]*(?:」|$)')
 _CLAUSE = re.compile(
     r"(?i)[,:\u060c\u2013\u2014] +|[\u3001\uff0c\uff1a]|(?<=지만) "
@@ -171,7 +171,7 @@ def _read(answer: str) -> tuple[list[str], list[str], bool]:
     for sentence, clauses in zip(told, read, strict=True):
         if any(clause.refuses for clause in clauses):
             said += _beside_refusal(clauses)
-        elif not (_is_remark(sentence) or (refuses and _is_courtesy(clauses))):
+        elif not (_is_remark(sentence) or (refuses and any(one.is_courtesy for one in clauses))):
             said.append(_FRAME.sub("", sentence))
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
     is_little = refuses and sum(term.weight for term in found) < _CLAIM
@@ -185,10 +185,8 @@ class _Clause(NamedTuple):
 
     @property
     def is_courtesy(self) -> bool:
-        """Whether it only goes with a refusal: an apology, advice, what was searched in vain."""
-        roles = frozenset(self.roles)
-        again = roles >= {"N", "S"} or _REFUSAL_OF.search(self.roles)
-        return bool(roles & {"F", "I"} or (again and "C" not in roles))
+        """Whether it only goes with a refusal: an apology, advice, what the speaker has done."""
+        return "F" in self.roles or "I" in self.roles
 
 
 def _clauses(sentence: str) -> list[_Clause]:
@@ -207,11 +205,6 @@ def _clauses(sentence: str) -> list[_Clause]:
         refuses = _REFUSAL.search(one) or (is_named and _REFUSAL_OF.search(one))
         clauses.append(_Clause(sentence[span], one, bool(refuses) and not is_others))
     return clauses
-
-
-def _is_courtesy(clauses: Iterable[_Clause]) -> bool:
-    has_number = any("0" in clause.roles for clause in clauses)
-    return not has_number and any(clause.is_courtesy for clause in clauses)
 
 
 @cache
@@ -241,7 +234,7 @@ def _roles_of(text: str) -> str:
 @lru_cache(maxsize=10_000)
 def _role_of(word: str) -> str:
     stems = (f"{word[:end]}*" for end in range(len(word), 0, -1))
-    return "0" if word[0].isdecimal() else next((_table()[s] for s in stems if s in _table()), ".")
+    return next((_table()[stem] for stem in stems if stem in _table()), ".")
 
 
 def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
@@ -251,10 +244,10 @@ def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
     for clause, after in zip(clauses, [*clauses[1:], clauses[0]], strict=True):
         follows = follows or clause.refuses
         contrasts = "C" in clause.roles or (contrasts and not clause.refuses)
-        weight = sum(term.weight for term in terms(clause.text) if term.weight > STOP)
-        tells = (weight >= _TELLING or "0" in clause.roles) and clause.roles[:1] not in "XD"
+        weight = sum(term.weight for term in terms(clause.text))
+        tells = weight >= _TELLING and clause.roles[:1] not in "XD"
         is_own = contrasts or "C" in after.roles or (follows and tells)
-        if is_own and not clause.refuses and ("0" in clause.roles or not clause.is_courtesy):
+        if is_own and not clause.refuses and not clause.is_courtesy:
             said.append(_BUT.sub("", clause.text))
     return said
 
@@ -295,7 +288,7 @@ class Passages:
         held = sum(weight for pair, weight in pairs.items() if pair in self._pairs)
         in_pairs = held / sum(pairs.values()) if pairs else anywhere
         best = max(by_sentence.values(), default=0.0)
-        share = _ANYWHERE * anywhere + _SENTENCE * best + _PAIRS * in_pairs
+        share = (3 * anywhere + 3 * best + in_pairs) / 7
         return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:
@@ -494,8 +487,8 @@ def relevancy(question: str, answer: str) -> float:
         return 0.0
     kind, about = read(question)
     asked, given = _scaled(_features_of(kind), 1.0), _kinds_of(claims_of(answer))
-    fit = sum(_cosine(asked, _scaled(_features_of(one), 1.0)) for one in given) / len(given)
-    return min(1.0, math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit))
+    fit = fmean(_cosine(asked, _scaled(_features_of(one), 1.0)) for one in given)
+    return math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit)
 
 
 def coverage(question: str, context: str) -> float:
@@ -511,7 +504,7 @@ def _share(about: str, text: str, *, least: float) -> float:
     held = keys_of(text)
     total = sum(wanted.values())
     found = sum(weight for key, weight in wanted.items() if key in held)
-    return min(1.0, found / total) if total else 0.0
+    return found / total if total else 0.0
 
 
 def sub_questions(question: str) -> list[str]:
@@ -593,7 +586,7 @@ class Answers:
         return self._index(self.contexts).probability(claim, beyond=keys_of(self.question))
 
     def sentence_support(self, sentence: str, claims: Sequence[str]) -> float:  # noqa: ARG002
-        return sum(map(self.support, claims)) / len(claims)
+        return fmean(map(self.support, claims))
 
     def helps(self, text: str) -> float:
         """Return how far ``text`` covers the question; with history, the topic counts half."""
@@ -601,8 +594,9 @@ class Answers:
         if not self.topic:
             return share
         held = keys_of(text)
-        weights = [(weight, key in held) for key, (_, weight) in self.topic.items()]
-        return (share + sum(w for w, is_in in weights if is_in) / sum(w for w, _ in weights)) / 2
+        weights = {key: weight for key, (_, weight) in self.topic.items()}
+        is_in = sum(weight for key, weight in weights.items() if key in held)
+        return fmean((share, is_in / sum(weights.values())))
 
     def relevances(self) -> list[float]:
         contexts = map(sentences, within_limit(self.contexts))
@@ -647,7 +641,7 @@ class Answers:
         if not support:  # a mere yes or no: it is unknown whether the contexts support it
             return self._rating(0.0 if evades(self.answer) else EVEN)
         least_counts = self.task.kind.voice == _BY_THE_LEAST
-        return self._rating(min(support) if least_counts else sum(support) / len(support))
+        return self._rating(min(support) if least_counts else fmean(support))
 
     def to_response_supported(self) -> say.Decision:
         flags = [one.verdict for one in self.to_judged_statements().statements]
@@ -738,8 +732,7 @@ class Answers:
     def _agreement(self) -> float:
         compared = self.to_compared_statements()
         sides = (compared.answer_statements, compared.reference_statements)
-        said, wanted = (sum(c.probability for c in side) / max(1, len(side)) for side in sides)
-        return 2 * said * wanted / (said + wanted) if said + wanted else 0.0
+        return harmonic_mean([fmean([c.probability for c in one] or [0.0]) for one in sides])
 
     def to_accuracy(self) -> say.Reply:
         share = self._agreement()

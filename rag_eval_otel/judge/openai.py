@@ -212,7 +212,7 @@ class OpenAIJudge(OpenAIModel):
             changes = {"top_logprobs": _FEWER[form.top_logprobs]}
         elif form.is_bounded and named & _OF_REPLY:  # perhaps as a part of the model's context
             changes = {"is_bounded": False}
-        elif named & OF_LENGTH:
+        elif not named.isdisjoint(_LONG):
             return None
         elif self._max_tokens and named & _OTHER.keys() and form.limit == self._limit:
             changes = {"limit": _OTHER[form.limit]}
@@ -501,8 +501,7 @@ def judge_errors(key_variable: str = _KEY) -> Iterator[None]:
 
 
 _LONG = ("context length", "context_length", "context window", "too long", "too many tokens")
-OF_LENGTH = frozenset(_LONG)
-_NAMED = {"temperature", "logprobs"} | _OF_FORMAT | _OF_REPLY | OF_LENGTH
+_NAMED = {"temperature", "logprobs", *_OF_FORMAT, *_OF_REPLY, *_LONG}
 """Words that say which option of a request a server has refused."""
 
 _REFUSALS: Mapping[int, tuple[type[errors.JudgeError], str]] = {
@@ -521,7 +520,7 @@ def _status_error(error: APIStatusError, key_variable: str) -> errors.JudgeError
     kind, told = _REFUSALS.get(status, (errors.JudgeRequestError, "the server refused the request"))
     if status >= _SERVER:
         kind, told = errors.JudgeTransportError, "the server has failed"
-    elif kind is errors.JudgeRequestError and named & OF_LENGTH:
+    elif kind is errors.JudgeRequestError and not named.isdisjoint(_LONG):
         kind, told = errors.JudgeTooLongError, "the texts are too long for the model"
     refusal = kind(f"HTTP {status}: {told.format(key_variable)}")
     if isinstance(refusal, errors.JudgeRequestError):

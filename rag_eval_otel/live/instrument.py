@@ -402,7 +402,7 @@ def build_sinks(
         return
     if config.backends:
         yield BackendSink(config.backends, explanations=config.explanations, meter_provider=meters)
-    if config.drift is False:
+    if not config.drift:
         return
     resource = getattr(getattr(provider, "resource", None), "attributes", {})
     yield DriftSink(

@@ -62,23 +62,23 @@ class SpanWriter:
         """
         if self.config.spans == "none":
             return {}
-        by_id = {run.id: run for run in tree.runs}
+        by_id: dict[int | None, Run] = {run.id: run for run in tree.runs}
         forced = {tree.root.id, *also}
         is_agent = operation_of(tree.root, tree) == semconv.OPERATION_INVOKE_AGENT
         agent = tree.root.name if is_agent else None
         started: dict[int, Span] = {}
         for run in tree.runs:
-            above: list[Run] = []
-            while (parent_run := by_id.get((above[-1] if above else run).parent or 0)) is not None:
-                above.append(parent_run)
-            is_inner = run.kind == "retriever" and any(each.kind == "retriever" for each in above)
+            line = [run]
+            while (above := by_id.get(line[-1].parent)) is not None:
+                line.append(above)
+            is_inner = run.kind == "retriever" and any(r.kind == "retriever" for r in line[1:])
             if self.config.spans == "all":
                 is_visible = not (is_inner and run.is_search)  # LangChain has no run for it
             else:
                 is_visible = run.kind in {"llm", "retriever", "tool"} and not is_inner
             if is_visible or run.id in forced:
                 with edge:
-                    parent = next((started[each.id] for each in above if each.id in started), None)
+                    parent = next((started[each.id] for each in line if each.id in started), None)
                     step = steps.get(run.id)
                     started[run.id] = self._start(run, step, parent, tree=tree, agent=agent)
         return started
@@ -143,8 +143,7 @@ def end_span(span: Span, run: Run) -> None:
 def operation_of(run: Run, tree: RunTree) -> str | None:
     """Return the GenAI operation name of a LangChain run, or None for a chain within a run."""
     if run.kind == "llm":
-        is_chat = isinstance(run.asked, list)
-        return "chat" if is_chat else "text_completion"
+        return "chat" if isinstance(run.asked, list) else "text_completion"
     if run.kind in _OPERATIONS or run is not tree.root:
         return _OPERATIONS.get(run.kind)
     # Without the run of a tool, its call is a structured output.
@@ -170,7 +169,8 @@ def _call_id(run: Run) -> str | None:
 def _provider(run: Run) -> tuple[str, str | None, str]:
     """Return the names of the provider, see `PROVIDERS`; many have one name everywhere."""
     raw = _text(run.metadata.get("ls_provider"))
-    return PROVIDERS.get(raw or "", (raw or "unknown", raw, raw or "unknown"))
+    name = raw or "unknown"
+    return PROVIDERS.get(name, (name, raw, name))
 
 
 def _request(run: Run) -> Attributes:
@@ -238,18 +238,17 @@ def _content(run: Run, step: Step, operation: str | None, *, clean: Redactor) ->
         description = clean.text(run.description) if run.description else None
         arguments = _object(run.asked, "input", clean=clean)
         asked = arguments if asked is None else asked
+        result = None if told is None else _object(step.output, "output", clean=clean)
         attributes = {
             "gen_ai.tool.call.arguments": arguments,
-            "gen_ai.tool.call.result": None
-            if step.output is None
-            else _object(step.output, "output", clean=clean),
+            "gen_ai.tool.call.result": result,
             "gen_ai.tool.description": description,
             "tool.description": description,
         }
     else:
         if run.kind == "llm" and run.asked:
-            is_chat = isinstance(run.asked, list)
-            given = run.asked if is_chat else [{"type": "human", "content": run.asked}]
+            prompt = [{"type": "human", "content": run.asked}]
+            given = run.asked if isinstance(run.asked, list) else prompt
             messages = [*_messages(given, clean=clean)]
         calls = run.told.get("tool_calls") if isinstance(run.told, dict) else None
         shown = messages or ([_message("user", asked, (), clean=clean)] if asked else [])

@@ -261,7 +261,7 @@ class Pipeline:
         """Add ``tree`` to the trace of the span around it, if it may be a part of a turn there."""
         is_turn = Subtree(tree.searched, tree.called).is_turn
         is_whole = is_turn and self.config.spans != "none"
-        if tree.root.error is not None or tree.lost or is_whole:
+        if tree.root.error is not None or tree.is_lost or is_whole:
             return False
         span = get_current_span(tree.context)
         if not isinstance(span, ReadableSpan) or not span.is_recording():
@@ -285,8 +285,9 @@ class Pipeline:
         try:
             turns, spans = self._start_tree(tree)
             for run, span in spans.items():
-                item, size = ((span, run),), held.size // max(1, len(turns))
+                item = ((span, run),)
                 if run.id in turns and span.is_recording():
+                    size = held.size // len(turns)
                     of_turns[run.id] = Held((0, id(item)), item, held.context, size, is_likely=True)
                 else:
                     others += item
@@ -346,7 +347,7 @@ class Pipeline:
         by_id: dict[Hashable, Step] = {step.id: step for step in steps}
         if tree.is_joined:
             return by_id, {}, UNTOUCHED
-        if tree.lost:
+        if tree.is_lost:
             self.instruments.found()
             self.scorer.refuse("evicted")
             return by_id, {}, Ending("skipped", "evicted")
@@ -359,8 +360,7 @@ class Pipeline:
 
     def sweep(self) -> None:
         with self.release_edge:
-            if self.recorder.runs:
-                self.recorder.flush(self.recorder.grace)
+            self.recorder.flush(self.recorder.grace)
         self._submit_all(self.store.sweep)
 
     def submit_ended(self) -> None:
@@ -493,8 +493,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Submit all traces and runs for scoring, even incomplete ones, and hold no more spans."""
-        if self.recorder.runs:
-            self.recorder.flush()
+        self.recorder.flush()
         self._submit_all(self.store.close)
         self.clock.stop()
 
@@ -531,8 +530,7 @@ class Pipeline:
     def flush(self, timeout: float) -> bool:
         """See `Handle.flush`."""
         deadline = self.now() + timeout
-        if self.recorder.runs:
-            self.recorder.flush()
+        self.recorder.flush()
         is_flushed = self.force_flush(self._left(deadline))
         is_scored = self.evaluator.flush(self._left(deadline))
         if self._has_late:
@@ -548,11 +546,9 @@ class Pipeline:
     def force_flush(self, timeout: float) -> bool:
         """Wait for scores for half of ``timeout`` (5 s at most), and export all spans."""
         if self.is_own_thread():
-            self.flush_next(timeout)
-            return not self.store.held
+            return self.flush_next(timeout) and not self.store.held
         deadline = self.now() + timeout
-        if self.store.traces:
-            self.submit_ended()
+        self.submit_ended()
         self.clock.wait_left(min(_MAX_FLUSH_WAIT, timeout / 2))
         is_released = self._release_all("flushed", deadline)
         left = self._left(deadline)
@@ -601,9 +597,9 @@ class Pipeline:
             for held in spans[i : i + CHUNK]:
                 self.store.decide(held, Ending(status))
             self.clock.export()
-            if i + CHUNK < len(spans):
-                self.clock.wait_left(self._left(deadline), number=spans[i + CHUNK].number)
-                if (left := self._left(deadline)) > 0:
+            if later := spans[i + CHUNK :]:
+                self.clock.wait_left(self._left(deadline), number=later[0].number)
+                if left := self._left(deadline):
                     self._call_within(partial(self.flush_next, left), left)
         return self.clock.wait_left(0.0 if self.is_own_thread() else self._left(deadline))
 

@@ -341,10 +341,11 @@ class FeedbackIntake:
     def note(self, span: SpanContext, *, runs: Iterable[Hashable] = ()) -> None:
         if not span.span_id:
             return
-        self._known((span.trace_id, span.span_id))
+        ids = (span.trace_id, span.span_id)
+        self._known(ids)
         for run in runs:
-            is_shared = self._runs.get(run, (0, span.span_id))[1] != span.span_id
-            self._runs[run] = (span.trace_id, None if is_shared else span.span_id)
+            is_shared = self._runs.get(run, ids) != ids
+            self._runs[run] = (span.trace_id, None) if is_shared else ids
             if len(self._runs) > _MAX_TURNS:
                 self._runs.popitem(last=False)
             for early, is_passed in self._early.pop(run, ()):  # it has waited for these ids
@@ -385,8 +386,8 @@ class FeedbackIntake:
             self._warn("unmatched", feedback, "no turn of it is known here")
         if not is_run:
             self.pass_on(feedback)
-        if not is_expected and not is_run:
-            self.on_late(feedback, {})
+            if not is_expected:
+                self.on_late(feedback, {})
         self._wait(feedback, is_passed=not is_run)
 
     def _add(self, known: _Known, feedback: Feedback) -> Feedback:

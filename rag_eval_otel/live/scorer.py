@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import zlib
@@ -26,7 +25,7 @@ from rag_eval_otel.config import TURNS, Config, Limit
 from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.export.metrics import InstrumentSink
-from rag_eval_otel.judge.budget import NANO, Budget, RedisCounts, SlidingWindow, whole
+from rag_eval_otel.judge.budget import Budget, RedisCounts, SlidingWindow
 from rag_eval_otel.judge.lexical import evades
 from rag_eval_otel.judge.limits import Attempt
 from rag_eval_otel.judge.models import build_live_models
@@ -82,15 +81,15 @@ class Admission:
 
     def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
         """Return how the turn was sampled, or the reason why it is not evaluated."""
-        sampling = Sampling()
-        if self.sample_rate < 1 or self.rules:
-            probability = 0.0
-            if self.sample_rate > 0 or self.rules:  # else scoring is off, also after errors
-                probability = probability_of(facts(), self.rules, otherwise=self.sample_rate)
-            sampling = self._sampling(trace_id, probability)
-            if not self.has_cascade and sampling_point(trace_id) >= probability:
+        probability = self.sample_rate
+        if self.rules or 0 < probability < 1:  # else scoring is off, also after errors
+            probability = probability_of(facts(), self.rules, otherwise=probability)
+        if not self.has_cascade:
+            if sampling_point(trace_id) >= probability:
                 return "sample_rate"
-        return "budget" if not self.has_cascade and self.is_over_budget() else sampling
+            if self.is_over_budget():
+                return "budget"
+        return self._sampling(trace_id, probability)
 
     def judged(self, trace_id: int, sampling: Sampling, *, offline: Evaluation) -> Sampling | None:
         """Return how the judge of a cascade samples the turn; None if it does not."""
@@ -105,7 +104,7 @@ class Admission:
 
     def is_over_budget(self) -> bool:
         """Return True if a limit of turns is reached; otherwise count one turn."""
-        now = self.clock() if self._windows else 0.0
+        now = self.clock()
         if any(window.sum(now) >= amount for amount, window in self._windows):
             return True
         for _, window in self._windows:
@@ -379,13 +378,7 @@ class TurnScorer:
 
     def _observe_left(self) -> list[Observation]:
         left = [] if self._budget is None else self._budget.left()
-        return [
-            Observation(
-                amount / max(whole(limit) / (NANO if limit.is_money else 1), math.ulp(1.0)),
-                {semconv.LIMIT: str(limit)},
-            )
-            for limit, amount in left
-        ]
+        return [Observation(n / one.amount, {semconv.LIMIT: str(one)}) for one, n in left]
 
 
 def _remember(names: set[Any], name: str | int) -> None:

@@ -7,7 +7,6 @@ multiprocessing and Celery, which end by os._exit.
 from __future__ import annotations
 
 import _thread
-import asyncio
 import atexit
 import math
 import os
@@ -153,10 +152,8 @@ class _Process:
 
     async def _flush_beside_loop(self) -> None:
         """Flush on a thread of ours, because those of the event loop may hang."""
-        if works := self._at_sigterm:
-            flush = Workers(1).run(partial(self._call, "flush_all"))
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(flush, max(each.seconds for each in works) + _REPEATED)
+        if self._at_sigterm:
+            await Workers(1).run(partial(self._call, "flush_all"))
             self._drained_until = time.monotonic() + _REPEATED
 
     def _finalize(self) -> None:

@@ -22,6 +22,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import Generation, LLMResult
 from langchain_core.prompts import PromptTemplate
+from langchain_core.runnables import RunnableLambda
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import StatusCode
@@ -30,9 +31,12 @@ from pydantic import BaseModel
 from apps import company
 from apps.fakes import KeywordRetriever, ScriptedChat, ScriptedLLM
 from apps.parts import PROMPT, lookup, rag
+from corpus.kit import all_apps, call
+from live import attached
 from rag_eval_otel.capture.langchain import (
     _LEVELS,
     LangChainCapture,
+    active_run,
     note,
     note_search,
 )
@@ -291,6 +295,34 @@ def test_a_handler_that_is_attached_twice(how: str, *, asynchronous: bool) -> No
     assert captured.reasons == []
 
 
+def test_the_hook_of_a_handle() -> None:
+    """It is installed and removed at will; in graphs and in tasks each turn is scored once."""
+    with attached() as app:
+        app.handle.remove_langchain_hook()
+        for _ in range(2):
+            app.handle.install_langchain_hook()
+        call(next(one for one in all_apps("langgraph") if one.name == "corrective_rag"), {})
+        asyncio.run(rag().ainvoke(company.FOUNDED))
+        rag().invoke(company.FOUNDED, {"callbacks": [app.handle.callback]})
+        app.handle.remove_langchain_hook()
+        rag().invoke(company.FOUNDED)
+        app.handle.install_langchain_hook()
+        app.handle.shutdown()
+        rag().invoke(company.FOUNDED)
+        assert app.statuses()["scored"] == 3
+
+
+def test_the_run_in_which_the_caller_runs() -> None:
+    """It is that of the first handler that has recorded it."""
+    unaware, captured, found = capture().handler, capture(), list[Any]()
+    unaware.enabled = False
+    callbacks: list[BaseCallbackHandler] = [unaware, captured.handler]
+    RunnableLambda(lambda _: found.append(active_run())).invoke("", {"callbacks": callbacks})
+    assert active_run() is None
+    ((handler, within),) = found
+    assert (handler, within.name) == (captured.handler, "RunnableLambda")
+
+
 # --- what is noted --------------------------------------------------------------------------------
 
 BIG = "kites and sails " * 655_360  # 10 MB
@@ -343,6 +375,7 @@ class Record(BaseModel):
 
     question: str
     tone: Tone = Tone.KIND
+    me: Any = None
 
 
 def circular() -> dict[str, Any]:
@@ -429,7 +462,15 @@ def test_values_that_resist_cost_their_event() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda one: [one], lambda one: {"a": one}, lambda one: UserDict(a=one)]
+    "wrap",
+    [
+        lambda one: [one],
+        lambda one: {"a": one},
+        lambda one: UserDict(a=one),
+        lambda one: State("", me=one),
+        lambda one: Record(question="", me=one),
+        lambda one: ToolMessage("", tool_call_id="1", artifact=one),
+    ],
 )
 def test_notes_end_at_a_depth(wrap: Callable[[Any], Any]) -> None:
     """However deep the data of an application is."""

@@ -6,8 +6,9 @@ from uuid import UUID
 from weakref import ref
 
 import pytest
+from opentelemetry.context import Context
 
-from rag_eval_otel.capture.runs import MAX_RUNS
+from rag_eval_otel.capture.runs import MAX_RUNS, Run, RunTree
 from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.types import Passage
 from recording import ANSWER, QUESTION, Capture, begin, begin_turn, capture, fail, finish, run_turn
@@ -21,35 +22,6 @@ def ids(captured: Capture) -> list[int]:
     return [int(span.name.rpartition("chain")[2]) for span in captured.spans]
 
 
-@pytest.mark.parametrize(
-    ("kinds", "error", "reasons"),
-    [
-        ((), None, []),
-        (("tool",), None, []),
-        (("retriever",), None, ["no_answer"]),
-        (("llm",), None, ["no_retrieval"]),
-        (("llm", "retriever"), None, ["no_answer"]),
-        ((), ValueError(), []),
-        (("tool",), ValueError(), []),
-        (("llm",), ValueError(), ["error"]),
-        (("retriever",), ValueError(), ["error"]),
-    ],
-)
-def test_what_might_have_been_a_turn_is_counted(
-    kinds: tuple[Kind, ...], error: Exception | None, reasons: list[str]
-) -> None:
-    """A refusal is counted once, with its reason; what has nothing of a turn is not counted."""
-    captured = capture()
-    root = begin(captured, "chain", 1)
-    for number, kind in enumerate(kinds, start=2):
-        finish(captured, begin(captured, kind, number, under=1))
-    if error:
-        fail(captured, root, error)
-    else:
-        finish(captured, root)
-    assert captured.reasons == reasons
-
-
 def test_what_was_recorded_within_a_run() -> None:
     """Question and answer are also those of the runs above without their own; the last counts."""
     captured = capture()
@@ -58,14 +30,32 @@ def test_what_was_recorded_within_a_run() -> None:
     tool = begin(captured, "tool", 3, under=2)
     pages = (Passage(text="a  b"), Passage(text="a b"), Passage(text="c"))
     tool.said = {"input": QUESTION, "output": ANSWER, "documents": pages}
-    below.said = {"output": "Another."}
+    tool.query, below.said = "kites " * 4, {"output": "Another."}
     top, middle, inner = root.tree.steps(most=20)
     both = {"input", "output"}
     assert (top.recorded, middle.recorded, inner.recorded) == (both, both, {*both, "documents"})
     assert (top.input, middle.input, middle.output) == (QUESTION, QUESTION, "Another.")
     assert top.cut == {"output"}  # as ANSWER is longer than 20 characters
+    assert (inner.query, middle.query) == (("kites " * 4)[:20], None)
     assert (inner.output, inner.cut, inner.documents) == (None, {"output"}, (pages[0], pages[2]))
     finish(captured, tool, below, root)
+
+
+def test_a_search_is_below_the_retriever_that_made_it() -> None:
+    """LangChain gives both the same parent, so their times tell, if the retriever has ended."""
+    tree = RunTree(Context(), 0.0)
+    rows: list[tuple[int | None, Kind, int, int | None]] = [
+        *((None, "chain", 0, 20), (1, "retriever", 2, 8), (1, "retriever", 10, None)),
+        *((1, "chain", 0, 20), (4, "retriever", 0, 20)),
+    ]
+    searches = [(1, 2, 8, 2), (1, 1, 8, 1), (1, 2, 9, 1), (1, 10, None, 3), (4, 2, 8, 5)]
+    rows += [(parent, "retriever", start, end) for parent, start, end, _ in searches]
+    for number, (parent, kind, start, end) in enumerate(rows, start=1):
+        run = Run(number, parent, tree, kind, kind, {})
+        run.start, run.end, run.is_search = start, end, number > len(rows) - len(searches)
+        tree.runs.append(run)
+    parents = [step.parent for step in tree.steps(parent=99)]
+    assert parents == [99, 1, 1, 1, 4, *(parent for *_, parent in searches)]
 
 
 @pytest.mark.slow

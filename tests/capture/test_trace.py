@@ -6,7 +6,8 @@ Sessions, streams, threads and disorder; whatever happens, each span leaves once
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 from sys import getsizeof
 from typing import Any
@@ -32,17 +33,23 @@ from live import App, answered, asked, attached, collecting_size, generated, ret
 from plain_views import View
 from properties import examples
 from rag_eval_otel import instrument, semconv
+from rag_eval_otel.capture.runs import RunTree
 from rag_eval_otel.capture.span import LogView
+from rag_eval_otel.capture.span import Span as SpanRecord
+from rag_eval_otel.capture.step import Kind
 from rag_eval_otel.capture.trace import (
     OVERHEAD,
+    Held,
     OpenSpans,
     PendingLogs,
     Subtree,
     Trace,
     TraceLimits,
+    completed_parts,
     may_be_anchor,
     may_be_read,
     size_of,
+    size_of_log,
 )
 from rag_eval_otel.live.instrument import pipeline_of
 from rag_eval_otel.runtime.guard import JUDGING
@@ -76,17 +83,14 @@ def test_a_server_s_request_that_never_ends(kind: SpanKind) -> None:
 def test_a_turn_that_two_instrumentations_record() -> None:
     """Side by side below a request, each with spans of its own: the turn is scored once."""
     with attached() as app:
-        request = app.plain("request")
-        chains = [app.chain(1, request)]
-        second = app.provider.get_tracer("openinference.instrumentation.other")
-        other = replace(app, tracer=second)
-        chains.append(other.chain(1, request))
-        for one, chain in zip((app, other), chains, strict=True):
-            one.retrieve(1, chain)
-            one.generate(1, chain)
-        for chain in chains:
-            chain.end()
-        request.end()
+        request, other = app.plain("request"), "openinference.instrumentation.other"
+        both = (app, replace(app, tracer=app.provider.get_tracer(other)))
+        chains = [each.chain(1, request) for each in both]
+        for each, chain in zip(both, chains, strict=True):
+            each.retrieve(1, chain)
+            each.generate(1, chain)
+        for span in (*chains, request):
+            span.end()
         assert app.handle.flush()
         assert app.counted() == {SCORED: 1, ("skipped", "duplicate"): 1}
         assert app.statuses() == {"scored": 1, "skipped": 1, None: 5}
@@ -138,12 +142,8 @@ def test_clocks_that_run_backwards(back: int) -> None:
         chain = app.chain()
         start = chain.start_time - back  # type: ignore[attr-defined]
         for kind, attributes in (("RETRIEVER", retrieved(1)), ("LLM", generated(1))):
-            span = app.tracer.start_span(
-                kind,
-                context=set_span_in_context(chain),
-                attributes={"openinference.span.kind": kind, **attributes},
-                start_time=start,
-            )
+            span: Any = app.step(kind, chain, **attributes)
+            span._start_time = start  # noqa: SLF001
             span.end(start - 1)
         chain.end(start - 2)
         assert app.handle.flush()
@@ -156,40 +156,22 @@ def test_clocks_that_run_backwards(back: int) -> None:
 KINDS = ("CHAIN", "AGENT", "LLM", "RETRIEVER", "TOOL", "plain")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """Spans in the order of their starts: what each is, below which it is, and who ends when."""
-
-    kinds: list[str]
-    parents: list[int | None]
-    ends: list[int]
-
-
 @st.composite
-def shapes(draw: st.DrawFn) -> Shape:
+def shapes(draw: st.DrawFn) -> tuple[list[tuple[str, int | None]], list[int]]:
+    """Draw kinds and numbers of parents, in the order of the starts, and the order of the ends."""
     count = draw(st.integers(1, 9))
-    return Shape(
-        kinds=[draw(st.sampled_from(KINDS)) for _ in range(count)],
-        parents=[draw(st.none() | st.integers(0, n - 1)) if n else None for n in range(count)],
-        ends=draw(st.permutations(range(count))),
-    )
+    parents = [draw(st.none() | st.integers(0, n - 1)) if n else None for n in range(count)]
+    kinds = [draw(st.sampled_from(KINDS)) for _ in parents]
+    return list(zip(kinds, parents, strict=True)), draw(st.permutations(range(count)))
 
 
-def start(app: App, shape: Shape) -> list[Span]:
-    attributes: dict[str, dict[str, Any]] = {
-        "CHAIN": answered(1),
-        "AGENT": answered(1),
-        "RETRIEVER": retrieved(1),
-        "LLM": generated(1),
-        "TOOL": {},
-    }
+def start(app: App, starts: list[tuple[str, int | None]]) -> list[Span]:
     spans: list[Span] = []
-    for kind, parent in zip(shape.kinds, shape.parents, strict=True):
+    texts = {"RETRIEVER": retrieved(1), "LLM": generated(1), "TOOL": {}}
+    for kind, parent in starts:
         above = None if parent is None else spans[parent]
-        is_plain = kind == "plain"
-        spans.append(
-            app.plain("step", above) if is_plain else app.step(kind, above, **attributes[kind])
-        )
+        step = partial(app.step, kind, above, **texts.get(kind, answered(1)))
+        spans.append(app.plain("step", above) if kind == "plain" else step())
     return spans
 
 
@@ -200,11 +182,11 @@ def left(app: App) -> Counter[int]:
 @pytest.mark.slow
 @examples(100)
 @given(shapes(), st.integers(0, 9))
-def test_every_span_leaves_once(shape: Shape, swept: int) -> None:
+def test_every_span_leaves_once(shape: Any, swept: int) -> None:
     """Whatever is below what, and ends when: nothing is lost, nothing doubled."""
     with attached() as app:
-        spans = start(app, shape)
-        for count, number in enumerate(shape.ends):
+        spans = start(app, shape[0])
+        for count, number in enumerate(shape[1]):
             spans[number].end()
             if count == swept:
                 app.pipeline.sweep()
@@ -350,8 +332,7 @@ def test_records_of_spans_that_never_end_are_bounded() -> None:
     logs = PendingLogs(max_bytes=10**9)
     for number in range(3000):
         logs.add((1, number), LogView(event="gen_ai.choice", body="x" * 100))
-    assert logs.take((1, 0)) == ()
-    assert len(logs.take((1, 2999))) == 1
+    assert [len(logs.take((1, number))) for number in (0, 1975, 1976, 2999)] == [0, 0, 1, 1]
     for number in range(3000):
         logs.take((1, number))
     assert logs.size == 0
@@ -359,11 +340,12 @@ def test_records_of_spans_that_never_end_are_bounded() -> None:
 
 def test_of_a_span_all_records_count_or_none() -> None:
     """Half of a conversation would be another one: what had to go takes the rest with it."""
-    logs = PendingLogs(max_bytes=50_000)
-    logs.add((1, 1), LogView(event="gen_ai.user.message", body="x" * 30_000))
-    logs.add((1, 2), LogView(event="gen_ai.user.message", body="x" * 30_000))
+    record = LogView(event="gen_ai.user.message", body="x" * 30_000)
+    logs = PendingLogs(max_bytes=size_of_log(record))
+    logs.add((1, 1), record)
+    logs.add((1, 2), record)
     logs.add((1, 1), LogView(event="gen_ai.choice", body="y"))
-    assert logs.size < 50_000
+    assert logs.size == logs.max_bytes
     assert [one.event for one in logs.take((1, 1))] == [""]
     assert [one.event for one in logs.take((1, 2))] == ["gen_ai.user.message"]
     assert logs.size == 0
@@ -374,13 +356,13 @@ def test_the_size_of_values_within_values() -> None:
     bare, nested = View(attributes={}), "x" * 1000
     logs = [LogView(event="e", body={"a": "x" * 1000})]
     assert OVERHEAD + 1000 < size_of(replace(bare, logs=logs)) < OVERHEAD + 3000
-    assert size_of(replace(bare, attributes={"a": True, "b": 1.5})) == OVERHEAD + 200 + 28 + 24
+    assert size_of(replace(bare, attributes={"a": True, "b": 1.5})) == 2600 + 200 + 28 + 24
     for _ in range(8):
         nested = [nested]  # type: ignore[assignment]
     sizes = [size_of(replace(bare, events=[("e", {"a": each})])) for each in (nested, [nested])]
-    assert [size - OVERHEAD > 1000 for size in sizes] == [False, False]
-    assert size_of(replace(bare, events=[("e", {"a": {"b": ["", b""]}})])) == (
-        OVERHEAD + 100 + 100 + 8 + getsizeof("") + 8 + getsizeof(b"")
+    assert sizes == [OVERHEAD + 100 + 7 * 8] * 2
+    assert size_of(replace(bare, events=[("e", {"a": {"b": ["", b"", None]}})])) == (
+        OVERHEAD + 100 + 100 + 8 + getsizeof("") + 8 + getsizeof(b"") + 8
     )
 
 
@@ -392,6 +374,7 @@ def test_the_size_of_values_within_values() -> None:
     [
         ("chain late", Subtree(), "possibly", None),
         ("tool late", Subtree(), "possibly", Subtree(5, None)),
+        ("other late", Subtree(), "no", None),
         ({"rag.question": "q"}, Subtree(), "likely", None),
         ({"rag.answer": "a"}, Subtree(), "likely", Subtree(None, 5)),
         ({"rag.contexts": ["c"], "rag.answer": "a"}, Subtree(), "likely", Subtree(5, None)),
@@ -428,6 +411,23 @@ def test_which_span_may_get_scores(
     assert (found and astuple(found)) == (above and astuple(above))
 
 
+def test_the_first_retrieval_and_the_last_call_below_a_span_count() -> None:
+    """In any order, also after its end; the span is then that of a turn."""
+    held = Held((1, 2), None, Context(), 1, is_likely=False)
+    trace = Trace(trace_id=1, first=0.0, last=0.0, spans={2: View(parent_id=1)}, held={2: held})
+    below: list[tuple[Kind, int]] = [
+        *(("retriever", 4), ("llm", 5), ("retriever", 3), ("llm", 7)),
+        *(("llm", 6), ("retriever", 8)),
+    ]
+    for number, (kind, start) in enumerate(below, start=3):
+        view = View(span_id=number, parent_id=2, start=start)
+        found = may_be_anchor(trace, view, kind, spans=OpenSpans())
+        assert found == ("possibly" if kind == "llm" else "no")
+    assert (astuple(trace.subtrees[2]), trace.turns) == ((3, 7, False), {2})
+    assert held.is_likely
+    assert astuple(trace.subtrees[1]) == (3, None, False)
+
+
 @pytest.mark.parametrize("parent", [None, 1])
 def test_a_call_without_a_chain(parent: int | None) -> None:
     """It may be a turn by itself if its prompt has the contexts, or a search is below it."""
@@ -439,6 +439,46 @@ def test_a_call_without_a_chain(parent: int | None) -> None:
     trace.subtrees[2] = Subtree(3, None)
     found = may_be_anchor(trace, view, "llm", spans=OpenSpans())
     assert found == ("possibly" if parent is None else "no")
+
+
+def test_a_part_of_a_trace() -> None:
+    """It takes what belongs to its spans; the rest has begun with the first span that is left."""
+    trace = Trace(trace_id=1, first=1.0, last=1.0)
+    for number in (1, 2, 3):
+        trace.add(View(span_id=number, parent_id=9), size=10 * number, now=float(number))
+        tree = RunTree(Context(), 0.0, size=number, searched=1, called=2)
+        trace.join(tree, number, size=number, now=float(number))
+    part = trace.part([1, 2])
+    for each, ids, first, size in ((part, [1, 2], 1.0, 33), (trace, [3], 3.0, 33)):
+        assert list(each.spans) == list(each.arrivals) == [above for above, _ in each.trees] == ids
+        assert (each.turns, each.first, each.last, each.size) == ({*ids}, first, 3.0, size)
+    assert trace.subtrees.keys() == {3, 9}
+
+
+def test_turns_that_are_over_below_an_open_span() -> None:
+    """Those without an open span below, if all had ended by then."""
+    tracer = TracerProvider().get_tracer("app")
+
+    def start(parent: Any = None) -> Any:
+        return tracer.start_span("s", context=parent and set_span_in_context(parent))
+
+    session, trace = start(), Trace(trace_id=1, first=0.0, last=0.0)
+    turns = [start(session), start(session)]
+    below = [start(turn) for turn in turns]
+    call = start(below[1])
+    for span in (*below, *turns):
+        span.end()
+        trace.add(SpanRecord.from_sdk(span), size=1, now=1.0)
+    units = [[one.context.span_id for one in pair] for pair in zip(below, turns, strict=True)]
+    trace.turns.update(span_id for _, span_id in units)
+
+    def parts(*opened: Any, until: float = 1.0) -> list[list[int]]:
+        return list(completed_parts(trace, opened, until=until))
+
+    assert [parts(session), parts(session, call)] == [units, units[:1]]
+    assert [parts(session, until=0.9), parts()] == [[], []]
+    trace.is_slow = True
+    assert parts(session) == []
 
 
 def test_open_spans_of_a_trace() -> None:
@@ -463,9 +503,12 @@ def test_open_spans_of_a_trace() -> None:
     assert (spans.of(number), spans.recently_open(number)) == ([root], [first, root])
     spans.refresh()
     assert spans.recently_open(number) == [root]
-    many: list[Any] = [provider.get_tracer("app").start_span("m", context=below) for _ in range(99)]
+    tracer = provider.get_tracer("app")
+    many: list[Any] = [tracer.start_span("m", context=below) for _ in range(4097)]
     spans.starts.extend(map(ref, many))
-    assert spans.newest(number) == many[:-65:-1]
+    assert (len(spans.starts), spans.newest(number)) == (4096, many[:-65:-1])
+    spans.refresh()
+    assert (spans.of(number), spans.newest(number)) == (many[1:], many[-64:])
 
 
 def test_traces_are_bounded_in_time_number_and_bytes() -> None:

@@ -19,7 +19,6 @@ from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)
 UNDEFINED = Score(name="faithfulness", status="undefined", reason="no_claims")
-
 FAILED = Score(name="context_relevance", status="error", reason="timeout")
 NORMAL = Score(name="correctness", value=4, normalized=0.75, label="pass")
 
@@ -92,8 +91,6 @@ def test_the_names_of_judges_are_limited() -> None:
 
 class Queue:
     """A number of waiting spans, of 100 bytes each."""
-
-    capacity = 10
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -212,7 +209,7 @@ def test_feedback_and_spans_are_counted() -> None:
         sink.turn("scored", turns=0)
         sink.omitted(5)
     judged = Sampling(probability=0.25)
-    sink(Evaluation(scores=(replace(OK, value=0.5),), judge="m", sampling=judged))
+    sink(Evaluation(scores=(replace(OK, value=0.625),), judge="m", sampling=judged))
     found = {name.removeprefix("rag.evaluation."): p for name, p in points(reader).items()}
     assert {frozenset(key): n for key, n in found["feedback.received"].items()} == {
         frozenset({"joined", "rating", "pass"}): 1,
@@ -221,4 +218,4 @@ def test_feedback_and_spans_are_counted() -> None:
     assert found["turns"] == {("skipped", "no_answer"): 4, ("scored", "pass"): 1}
     assert [sum(found[name].values()) for name in ("released", "captured")] == [2, 6]
     assert sum(found["attributes.omitted"].values()) == 10
-    assert [*found["weighted.score"].values(), *found["weighted.count"].values()] == [2, 4]
+    assert [*found["weighted.score"].values(), *found["weighted.count"].values()] == [2.5, 4]

@@ -125,6 +125,8 @@ def test_refusals_are_told_from_answers_that_resemble_them(language: str) -> Non
 def test_a_claim_needs_its_words_in_the_contexts(statement: str, verdict: int) -> None:
     """A claim is backed where its words, numbers and names stand together, not negated."""
     assert verdicts(statement) == [verdict]
+    (cited,) = about(kinds.CITATIONS, contexts=CONTEXTS, claims=(f"1: {statement}",)).verdicts
+    assert cited.verdict == verdict
 
 
 @pytest.mark.parametrize("voice", [1, 2])
@@ -224,21 +226,21 @@ def about(kind: Kind[Any], **shown: str | tuple[str, ...]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("answer", "low", "high"),
+    ("answer", "rating"),
     [
-        (GOOD, 0.8, 1.0),
-        ("27 days", 0.6, 1.0),
-        ("Ada Lund", 0.0, 0.1),
-        ("The travel desk books all flights.", 0.0, 0.4),
-        ("I don't know.", 0.0, 0.0),
-        ("", 0.0, 0.0),
+        (GOOD, 0.8756),
+        ("27 days", 0.6325),
+        ("Ada Lund", 0.0),
+        ("The travel desk books all flights.", 0.1155),
+        ("I don't know.", 0.0),
+        ("", 0.0),
     ],
 )
-def test_relevancy_is_rated_directly(answer: str, low: float, high: float) -> None:
+def test_relevancy_is_rated_directly(answer: str, rating: float) -> None:
     """The kind of thing given, and the words of the question that are named; so for the intent."""
     wanted = about(kinds.INTENT, question=QUESTION).intent
     direct = about(kinds.DIRECT_RELEVANCY, question=QUESTION, answer=answer).rating
-    assert low <= direct <= high
+    assert direct == pytest.approx(rating, abs=1e-4)
     assert about(kinds.INTENT_FULFILMENT, intent=wanted, answer=answer).rating == direct
 
 
@@ -258,6 +260,8 @@ def test_a_context_is_useful_that_holds_what_is_said(context: str, verdict: int)
     shown = {"question": QUESTION, "context": context}
     assert about(kinds.USEFUL_FOR_ANSWER, **shown, answer=GOOD).verdict == verdict
     assert about(kinds.USEFUL_FOR_REFERENCE, **shown, reference="27 days").verdict == verdict
+    agrees = about(kinds.CONTEXT_AGREEMENT, question=QUESTION, answer=GOOD, contexts=(context,))
+    assert agrees.passing == bool(verdict)
 
 
 def test_an_answer_is_compared_with_its_reference() -> None:
@@ -265,8 +269,7 @@ def test_an_answer_is_compared_with_its_reference() -> None:
     answers = (GOOD, "27 days", WRONG, "27 days of leave, and a golden watch.", "I don't know.")
     shown = [{"question": QUESTION, "answer": one, "reference": GOOD} for one in answers]
     grades = [about(kinds.CORRECTNESS, **one).rating for one in shown]
-    assert grades == sorted(grades, reverse=True)
-    assert (grades[0], grades[-1]) == (5, 1)
+    assert grades == pytest.approx([5, 3.5397, 3.1395, 2.7978, 1], abs=1e-4)
     for one, grade in zip(shown, grades, strict=True):
         first, second = (about(kind, **one) for kind in kinds.ACCURACY)
         assert first.expected == second.expected == pytest.approx(grade - 1)
@@ -341,15 +344,15 @@ def test_words_of_any_script_are_whole() -> None:
     """Vowel signs belong to their word; scripts without spaces are compared by pairs."""
     assert [term.text for term in words.terms("नमस्ते दुनिया")] == ["नमस्ते", "दुनिया"]
     assert [term.text for term in words.terms("วันลา")] == ["วั", "ัน", "นล", "ลา"]
-    assert (
-        " ".join(term.text for term in words.terms("雨が降る。 2 days")) == "雨が が降 降る 2 days"
-    )
+    mixed = [term.text for term in words.terms("雨が降る。 2 days")]
+    assert mixed == ["雨が", "が降", "降る", "2", "days"]
 
 
 def test_reading_stops_at_the_limit() -> None:
     """However much is handed in, only so many characters are read."""
     text = "word " * words.MAX_CHARACTERS
     assert sum(map(len, words.within_limit([text, text]))) == words.MAX_CHARACTERS
+    assert words.sub_questions("Who? " * 9) == ["Who?"] * 8
     assert len(words.terms(text)) == words.MAX_CHARACTERS // 5
     assert len(words.terms("\ufdfa" * words.MAX_CHARACTERS)) < words.MAX_CHARACTERS
 
@@ -365,35 +368,61 @@ def test_reading_stops_at_the_limit() -> None:
         ("The answer is: 1879", ["1879"]),
         ("Based on the provided document, leave lapses.", ["leave lapses."]),
         ("According to the handbook leave lapses.", ["leave lapses."]),
-        ("Leave lapses. It does. The office closes on Friday evening.", None),
-        ("What is it you need to know about the shop in Ghent and its opening hours?", None),
+        ("I don't know the fee. I read all of it.", []),
+        ("I don't know the fee. The form is red.", ["The form is red."]),
+        ("It rains. It snows. Leave lapses.", ["It rains. It snows.", "Leave lapses."]),
     ],
 )
-def test_what_an_answer_claims(answer: str, claims: list[str] | None) -> None:
+def test_what_an_answer_claims(answer: str, claims: list[str]) -> None:
     """A clause that only evades is left out; what says little goes with its neighbour."""
-    found = words.claims_of(answer)
-    if claims is None:
-        assert " ".join(found) == answer
-        assert len(found) < len(words.sentences(answer)) or len(found) == 1
-    else:
-        assert found == claims
+    assert words.claims_of(answer) == claims
 
 
 @pytest.mark.parametrize(
-    ("better", "worse"),
+    ("answer", "evades"),
     [
-        (SIGNED, "The form is signed by Oda Holm."),
-        ("A full-time employee gets 27 days.", "A full-time employee gets 29 days."),
-        (LAPSE, "Unused days never lapse on 31 March."),
-        (LAPSE, "Employee forms lapse on 31 March."),
-        ("paid leave each year", "year leave each paid"),
+        ("You are welcome!", True),
+        ("It is not welcome.", False),
+        ("Please sign the travel form.", True),
+        ("Please sign the new travel form.", False),
     ],
 )
-def test_what_backs_a_claim_less(better: str, worse: str) -> None:
+def test_a_greeting_evades(answer: str, evades: object) -> None:
+    """One of its first three words is known, and it has few words of its own."""
+    assert words.evades(answer) == evades
+
+
+def test_what_was_talked_about_belongs_to_a_question() -> None:
+    """The words of most messages complete it, and count half for the contexts."""
+    history = ("user: Who signs the travel form?", "assistant: Oda signs.", "user: The other form?")
+    shown = {"question": "And when, Oda?", "history": history}
+    assert about(kinds.STANDALONE_QUESTION, **shown).question == "And when, Oda? form signs"
+    rated = about(kinds.CONTEXT_RELEVANCE[0], **shown, contexts=(SIGNED,))
+    assert rated.expected == pytest.approx(1.2684, abs=1e-4)
+
+
+def test_questions_are_alike_in_words_and_in_what_they_ask_for() -> None:
+    """Question words are half alike if a place, for instance, may have a name."""
+    asked = ("How many days of leave are there?", "How is paid leave requested?", "Why?")
+    found = [words.similarity(QUESTION, one) for one in asked]
+    assert found == pytest.approx([0.8277, 0.6171, 0.375], abs=1e-4)
+    assert words.similarity("Where is it?", "Who is it?") == pytest.approx(0.6545, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("claim", "probability"),
+    [
+        (LAPSE, 1.0),
+        ("The form is signed by Oda Holm.", 0.6878),
+        ("A full-time employee gets 29 days.", 0.3962),
+        ("Unused days never lapse on 31 March.", 0.5268),
+        ("Employee forms lapse on 31 March.", 0.6204),
+        ("year leave each paid", 0.8411),
+    ],
+)
+def test_what_backs_a_claim_less(claim: str, probability: float) -> None:
     """A missing word, number or negation, words of several sentences, or in another order."""
-    passages = words.Passages([LEAVE])
-    assert passages.probability(better) == pytest.approx(1)
-    assert passages.probability(worse) < passages.probability(better)
+    assert words.Passages([LEAVE]).probability(claim) == pytest.approx(probability, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -426,15 +455,13 @@ def test_a_context_is_rated_by_the_words_of_the_question() -> None:
     question = "When does the office open on Friday?"
     texts = (
         "The office opens on Friday at 8:30.",
-        "The office opens on Friday.",
+        "The office opens Friday.",
         "The office has 3 doors.",
         "Larks sing.",
     )
     found = [words.coverage(question, text) for text in texts]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 0.75
-    assert found[-1] == 0
-    assert words.coverage("Is it so?", "It is so.") > 0.5
+    assert found == pytest.approx([0.8134, 0.6517, 0.4575, 0], abs=1e-4)
+    assert words.coverage("Is it so?", "It is so.") == pytest.approx(0.9528, abs=1e-4)
 
 
 @given(ODD | PROSE, ODD)

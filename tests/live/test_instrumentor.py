@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
@@ -15,8 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from apps.parts import rag
-from corpus.kit import all_apps, call
-from live import STATUS, attached, usual_options
+from live import STATUS, usual_options
 from rag_eval_otel.live import instrumentor as live_instrumentor
 from rag_eval_otel.live.instrumentor import RagEvalInstrumentor
 
@@ -97,20 +95,3 @@ def test_entry_point_leads_here() -> None:
         pytest.skip("the package is not installed in this environment")
     assert next(iter(found)).load() is RagEvalInstrumentor
     assert RagEvalInstrumentor().instrumentation_dependencies() == ("langchain-core >= 0.3",)
-
-
-def test_the_hook_of_a_handle() -> None:
-    """It is installed and removed at will; in graphs and in tasks each turn is scored once."""
-    with attached() as app:
-        app.handle.remove_langchain_hook()
-        for _ in range(2):
-            app.handle.install_langchain_hook()
-        call(next(one for one in all_apps("langgraph") if one.name == "corrective_rag"), {})
-        asyncio.run(rag().ainvoke(QUESTION))
-        rag().invoke(QUESTION, {"callbacks": [app.handle.callback]})
-        app.handle.remove_langchain_hook()
-        rag().invoke(QUESTION)
-        app.handle.install_langchain_hook()
-        app.handle.shutdown()
-        rag().invoke(QUESTION)
-        assert app.statuses()["scored"] == 3

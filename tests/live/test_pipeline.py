@@ -19,9 +19,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import Span, use_span
 
 from apps import company
-from apps.fakes import KeywordRetriever, ScriptedChat
-from apps.parts import join, rag
-from apps.replies import unavailable
+from apps.fakes import KeywordRetriever
+from apps.parts import join
 from live import (
     SCORED,
     STATUS,
@@ -36,7 +35,7 @@ from live import (
     told,
 )
 from parallel import forking, in_child
-from rag_eval_otel import Evaluation, record_feedback, record_question, semconv
+from rag_eval_otel import Evaluation, record_feedback, semconv
 from rag_eval_otel.capture.trace import TraceLimits
 from rag_eval_otel.config import Config
 from rag_eval_otel.runtime.guard import JUDGING
@@ -116,21 +115,6 @@ def test_each_of_several_answers_below_a_request_is_scored_on_its_call() -> None
         assert [app.status_of(call) for call in calls] == ["scored", "scored"]
 
 
-def test_spans_around_turns_take_no_place_of_those_of_turns() -> None:
-    """With room for one span, a chain of many levels around a turn is scored as one of one."""
-    with attached(max_held=1) as app:
-        levels = [app.chain()]
-        for _ in range(20):
-            levels.append(app.chain(1, levels[-1]))
-        app.retrieve(1, levels[-1])
-        app.generate(1, levels[-1])
-        for level in reversed(levels):
-            level.end()
-        assert app.handle.flush()
-        assert app.counted() == {SCORED: 1}
-        assert app.statuses() == {"scored": 1, None: 22}
-
-
 @pytest.mark.parametrize("explanations", [False, True])
 def test_without_a_logger_provider_the_event_is_on_the_span(explanations: Any) -> None:
     """The exported copy and our own span have an event for each score, with its attributes."""
@@ -161,7 +145,7 @@ def test_missing_providers(events: str, logs: list[str]) -> None:
 # --- flushes, drains, and full queues -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["flush", "shutdown"])
+@pytest.mark.parametrize("method", ["flush", "force_flush", "shutdown"])
 def test_flush_or_shutdown_from_a_sink(method: str) -> None:
     """A sink may flush or shut down: no thread waits for it, and no span is lost."""
     calls, done, emitted = list[Any](), list[Any](), threading.Event()
@@ -172,7 +156,7 @@ def test_flush_or_shutdown_from_a_sink(method: str) -> None:
         emitted.set()
 
     with attached(sinks=[sink]) as app:
-        calls.append(getattr(app.handle, method))
+        calls.append(getattr(app.processor if method == "force_flush" else app.handle, method))
         app.turns(3)
         assert emitted.wait(30)
         app.handle.flush()
@@ -180,7 +164,7 @@ def test_flush_or_shutdown_from_a_sink(method: str) -> None:
         assert app.each_left_once()
         assert len(app.exported()) == 9
         assert sum(app.counted().values()) == 3
-    assert done == [False if method == "flush" else None]  # it cannot wait for its own scores
+    assert done == [None if method == "shutdown" else False]  # it cannot wait for its own scores
 
 
 def test_a_queue_that_is_full() -> None:
@@ -236,26 +220,9 @@ def abandoned(captured: Capture) -> None:
     finish(captured, root, write)
 
 
-def failed(captured: Capture) -> None:
-    chain = rag(KeywordRetriever(), ScriptedChat(reply=unavailable))
-    with pytest.raises(ConnectionError):
-        chain.invoke(company.FOUNDED, {"callbacks": [captured.handler]})
-
-
-def recorded_alone(captured: Capture) -> None:
-    chain = RunnableLambda(record_question)
-    chain.invoke(company.FOUNDED, {"callbacks": [captured.handler]})
-
-
-REFUSED: dict[str, tuple[Callable[[Capture], None], str]] = {
-    "only retrieved": (only_retrieved, "no_answer"),
-    "abandoned": (abandoned, "abandoned"),
-    "failed": (failed, "error"),
-    "recorded alone": (recorded_alone, "no_retrieval"),
-}
-
-
-@pytest.mark.parametrize(("run", "reason"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    ("run", "reason"), [(only_retrieved, "no_answer"), (abandoned, "abandoned")]
+)
 def test_the_root_of_runs_says_why(run: Callable[[Capture], None], reason: str) -> None:
     """The root carries status and reason, the counter has one, and no other span says anything."""
     captured = capture()
@@ -360,13 +327,20 @@ def release_all(captured: Capture, status: Any) -> None:
 
 
 def test_nothing_is_written_on_the_application_s_thread() -> None:
-    """When the root ends there is a job, an item that is held, and no span."""
+    """When the root ends there is a job, an item that is held, and no span.
+
+    Its bytes are shared by the spans of its turns.
+    """
     with patient() as (captured, evaluator):
-        run_turn(captured)
+        run_two(captured)
         assert captured.spans == ()
         assert len(captured.pipeline.store) == len(evaluator.jobs) == 1
+        (held,) = captured.pipeline.store.held.values()
+        assert held.size == 4096 + held.item.size
+        evaluator.jobs.pop().begin()
+        assert [each.size for each in captured.pipeline.store.held.values()] == [held.size // 2] * 2
         evaluator.do_all()
-        assert len(captured.spans) == 3
+        assert len(captured.spans) == 7
         assert len(captured.pipeline.store) == 0
 
 
@@ -502,13 +476,21 @@ def test_nothing_that_raises_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
         app.turn(1)
         monkeypatch.undo()
         monkeypatch.setattr("rag_eval_otel.live.pipeline.read", fail)
-        app.turn(2)
+        chain = app.turn(2)
+        assert app.handle.flush()
+        assert app.attributes_of(chain)["rag.evaluation.reason"] == "internal"
+        monkeypatch.setattr("rag_eval_otel.live.pipeline.find_turns", fail)
+        app.turns(1, "runs")
         assert app.handle.flush()
         monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(app.pipeline.scorer, "score", fail)
+            app.turns(1, "runs")
+            assert app.handle.flush()
         app.turn(3)
         assert app.handle.flush()
-        assert app.statuses() == {"scored": 1, "error": 1, None: 7}
-        assert app.counted() == {SCORED: 1, ("error", "internal"): 1}
+        assert app.statuses() == {"scored": 1, "error": 3, None: 11}
+        assert app.counted() == {SCORED: 1, ("error", "internal"): 3}
 
 
 def test_spans_of_the_judge_s_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -601,23 +583,36 @@ class Waits(threading.Condition):
         self.seconds = [*getattr(self, "seconds", ()), timeout]
         return bool(predicate())
 
+    def shutdown(self) -> None: ...
+
 
 @pytest.mark.parametrize(
     ("method", "time", "waits"),
     [
-        ("force_flush", 2000, [1.0, 2.0]),
-        ("force_flush", 20_000, [5.0, 20.0]),
-        ("drain", 10, [9.0, 9.5]),
-        ("drain", 0.1, [0.08, 0.5]),
+        ("force_flush", 2, [1.0, 2.0, 2.0]),
+        ("flush", 20, [5.0, 20.0, 20.0, 20.0, 20.0]),
+        ("drain", 10, [9.0, 9.5, 10.25, 5.0, 10.0, 10.0]),
+        ("drain", 0.1, [0.08, 0.5, 0.625, 0.125, 0.125, 0.25]),
+        ("drain_and_flush", 10, [9.0, 9.5, 9.5, 10.25, 5.0, 10.0, 10.0, 10.0, 10.0]),
+        ("drain_and_flush", 0.1, [0.08, 0.5, 0.5, 0.625, 0.125, 0.125, 0.25, 0.5, 0.5]),
     ],
 )
 def test_the_time_for_scores_and_for_spans(method: str, time: float, waits: list[float]) -> None:
-    """A flush waits half of its time for scores, five seconds at most; the end all but a second."""
-    with attached() as app:
-        app.store._changed = changed = Waits(app.store.lock)  # noqa: SLF001
+    """A flush waits half of its time for scores, five seconds at most; the end all but a second.
+
+    Then the next processor is flushed, and late scores and sinks as far as there is time.
+    """
+
+    def sink(_: Evaluation) -> None: ...
+
+    sink.flush = lambda _: None  # type: ignore[attr-defined]
+    with attached(sinks=[sink]) as app:
+        waiting: Any = Waits(app.store.lock)
+        app.store._changed = app.pipeline.flushes = waiting  # noqa: SLF001
+        app.pipeline._has_late = True  # noqa: SLF001
         app.pipeline.now = lambda: 100.0
-        getattr(app.processor if method == "force_flush" else app.pipeline, method)(time)
-        assert changed.seconds == pytest.approx(waits)
+        getattr(app.pipeline, method)(time)
+        assert waiting.seconds == pytest.approx(waits)
 
 
 @pytest.mark.parametrize("is_forked", [False, True])
@@ -660,6 +655,21 @@ def test_1_a_late_retriever_span() -> None:
         assert app.handle.flush(PATIENCE)
         assert app.counted() == {SCORED: 1}
         assert app.each_left_once()
+
+
+def test_1_spans_that_all_end_before_the_retrieval() -> None:
+    """The scores of the turn are on a span of their own, which links to the span of the chain."""
+    with attached() as app:
+        chain = app.chain()
+        chain.end()
+        search = app.step("RETRIEVER", chain, **retrieved(1))
+        app.generate(1, chain)
+        search.end()
+        assert app.handle.flush(PATIENCE)
+        assert app.counted() == {("scored", "span_missed"): 1}
+        (carrier,) = app.carriers()
+        assert [link.context.span_id for link in carrier.links] == [id_of(chain)]
+        assert app.statuses() == {None: 3}
 
 
 def test_2_an_open_span_of_ours_does_not_delay_the_trace_around_it() -> None:

@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -382,9 +383,11 @@ def test_feedback_on_an_unknown_trace_is_passed_on(caplog: pytest.LogCaptureFixt
     """The turn may have been scored by another process: its ids are enough for an event."""
     trace, span = int("ab" * 16, 16), int("cd" * 8, 16)
     with attached() as app, caplog.at_level(logging.WARNING):
-        record_feedback(1, trace_id=TRACE, span_id="cd" * 8)
-        record_feedback(1, trace_id=trace)
+        with app.within("another") as current:
+            record_feedback(1, trace_id=TRACE, span_id="cd" * 8)
+            record_feedback(1, trace_id=trace)
         assert app.handle.flush()
+        assert app.attributes_of(current) == {}
         assert [(e.trace_id, e.span_id) for e in events(app)] == [(trace, span), (trace, 0)]
         (carrier,) = app.carriers()  # without the id of a span, there is nothing to link to
         assert [link.context.span_id for link in carrier.links] == [span]
@@ -469,6 +472,21 @@ def intake(passed: list[Any] | None = None) -> FeedbackIntake:
 def evaluated(span_id: int, trace_id: int = 1) -> Evaluation:
     scores = (Score(name="m", value=1.0, label="pass"),)
     return Evaluation(scores=scores, span=SpanRef(trace_id=trace_id, span_id=span_id))
+
+
+def test_early_feedback_waits_for_its_turn() -> None:
+    """Without the id of a span, it is about the only turn of the trace."""
+    found = intake()
+    early = [
+        Feedback(trace_id=1, span_id=8, score=1),
+        *(Feedback(trace_id=n, score=0) for n in (1, 2)),
+    ]
+    for each in early:
+        found.take(each, "ids", is_expected=True)
+    for number in (7, 8):
+        found.note(SpanContext(1, number, is_remote=False))
+    said = [found.of(SpanRef(trace_id=1 + n // 9, span_id=n)) for n in (7, 8, 9)]
+    assert said == [(), (early[0],), (replace(early[2], span_id=9),)]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

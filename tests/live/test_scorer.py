@@ -16,13 +16,12 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.trace import Span, SpanContext, TraceFlags, get_current_span
 
 import steps
 from live import (
     ANSWER,
     CONTEXT,
-    KIND,
     QUESTION,
     SCORED,
     SOURCES,
@@ -168,14 +167,9 @@ def test_a_cascade_scores_all_turns_offline_and_a_sample_with_the_judge(source: 
         is_judged = span["rag.evaluation.judge"] == "paid"
         assert ("rag.evaluation.faithfulness.score" in span) == is_judged
         assert span[PROBABILITY] in ({0.25, 1.0} if is_judged else {1.0})
-    assert (
-        Counter(
-            (event.attributes["rag.evaluation.judge"], event.attributes[PROBABILITY] == 1.0)
-            for event in events
-            if event.attributes["gen_ai.evaluation.name"] == "offline.faithfulness"
-        )["lexical", True]
-        == 40
-    )
+    names = ("gen_ai.evaluation.name", "rag.evaluation.judge", PROBABILITY)
+    found = [tuple(map(event.attributes.get, names)) for event in events]
+    assert found.count(("offline.faithfulness", "lexical", 1.0)) == 40
 
 
 def test_the_budget_of_a_cascade_limits_the_judge_alone() -> None:
@@ -300,7 +294,9 @@ def test_the_ending_of_a_scored_turn() -> None:
     by = scorer(sample_rate=1.0, sinks=[emitted.append], metadata_keys=["tenant"])
     said = Feedback(trace_id=7, span_id=8, score=1.0)
     by.feedback.take(said, "ids", is_expected=True)
-    ending = ended(by, of=turn(metadata={"tenant": "acme"}), about={"by": "hand"}, is_missed=True)
+    of = turn(metadata={"tenant": "acme"})
+    of = replace(of, calls=(replace(of.calls[0], response_id="r-1"),))
+    ending = ended(by, of=of, about={"by": "hand"}, is_missed=True)
     (evaluation,) = emitted
     assert ending == Ending(
         "scored", None, evaluation, contexts="retrieval", feedback=(said,), searches=(1, 0, 0)
@@ -308,7 +304,8 @@ def test_the_ending_of_a_scored_turn() -> None:
     assert evaluation.span == SpanRef(trace_id=7, span_id=8)
     assert evaluation.lag is not None
     assert 2 <= evaluation.lag < 60
-    assert evaluation.about == {"rag.metadata.tenant": "acme", "by": "hand"}
+    answered = {"gen_ai.response.id": "r-1"}
+    assert evaluation.about == {"rag.metadata.tenant": "acme", **answered, "by": "hand"}
     assert evaluation.answer_length == len(ANSWER)
     assert (evaluation.sampling, evaluation.is_span_missed) == (Sampling(), True)
     assert counts(by) == {"scored span_missed": 1}
@@ -465,34 +462,28 @@ def test_a_function_gets_each_sample_before_it_is_scored(source: Source) -> None
 # --- answers without a search ---------------------------------------------------------------------
 
 
-def chat(app: App, said: str) -> None:
+def chat(app: App, said: str, parent: Span | None = None) -> None:
     """Answer in a chain as that of `App.turn`, without a search."""
-    chain = app.chain()
-    model = app.step("LLM", chain, **generated(1))
-    model.end()
+    chain = app.chain(1, parent)
+    app.generate(1, chain)
     chain.set_attribute("output.value", said)
     chain.end()
 
 
-def chat_by_runs(app: App, said: str, name: str = "chain") -> None:
+def chat_by_runs(app: App, said: str) -> None:
     model = FakeListChatModel(responses=[said])
     callbacks: list[BaseCallbackHandler] = [app.handle.callback]
-    RunnableLambda(lambda question: model.invoke(question).content).with_config(
-        run_name=name
-    ).invoke("Hello?", {"callbacks": callbacks})
-
-
-def by_spans(app: App) -> None:
-    app.turn()
+    chain = RunnableLambda(lambda question: model.invoke(question).content)
+    chain.invoke("Hello?", {"callbacks": callbacks, "run_name": "chain"})
 
 
 def by_runs(app: App) -> None:
     run_chain(app.handle.callback, "chain")
 
 
-@pytest.mark.parametrize(("turn", "talk"), [(by_spans, chat), (by_runs, chat_by_runs)])
+@pytest.mark.parametrize(("turn", "talk"), [(App.turn, chat), (by_runs, chat_by_runs)])
 def test_no_retrieval_says_so(
-    turn: Callable[[App], None], talk: Callable[[App, str], None]
+    turn: Callable[[App], object], talk: Callable[[App, str], None]
 ) -> None:
     """Only where the same step has retrieved before, the span has status, reason and outcome."""
     with attached() as app:
@@ -517,33 +508,36 @@ def test_no_retrieval_says_so(
 def test_each_answer_has_its_own_outcome() -> None:
     """Two answers without a search are two; none is told in a trace that has a turn."""
     with attached() as app:
-        by_spans(app)
+        app.turn()
         assert app.handle.flush(60)
         with app.within("web") as web:
             for said in ("It opens at nine.", "I don't know, the documents do not say."):
-                chain = app.chain(parent=web)
-                app.generate(1, chain)
-                chain.set_attribute("output.value", said)
-                chain.end()
-        around = remote(1)
-        for search in (True, False):
-            chain = app.tracer.start_span(
-                "chain", context=around, attributes={KIND: "CHAIN", **answered(1)}
-            )
-            if search:
-                app.retrieve(1, chain)
-            app.generate(1, chain)
-            chain.end()
-            assert app.handle.flush(60)
+                chat(app, said, web)
+        around = get_current_span(remote(1))
+        app.turn(1, around)
+        assert app.handle.flush(60)
+        chat(app, "It opens at nine.", around)
+        assert app.handle.flush(60)
         told = [dict(span.attributes or {}) for span in app.exported()]
         found = [(t[STATUS], t.get(OUTCOME)) for t in told if STATUS in t]
-        assert sorted(found) == [
-            ("scored", "answered"),
-            ("scored", "answered"),
-            ("skipped", "answered"),
-            ("skipped", "declined"),
-        ]
+        outcomes = [("skipped", "answered"), ("skipped", "declined")]
+        assert sorted(found) == [("scored", "answered")] * 2 + outcomes
         assert app.counted() == {("scored", None): 2, ("skipped", "no_retrieval"): 3}
+
+
+@pytest.mark.parametrize(
+    ("part", "ending"),
+    [
+        ("input", Ending("skipped", "no_retrieval", contexts="none", outcome="answered")),
+        ("documents", Ending("skipped", "no_answer")),
+    ],
+)
+def test_what_is_recorded_without_a_turn(part: Any, ending: Ending) -> None:
+    """All spans of its trace that wait for scores say why there are none."""
+    by, said = scorer(), ANSWER if part == "input" else None
+    step = replace(steps.chain("rag", asked=QUESTION, told=said), recorded=frozenset({part}))
+    assert by.refuse_steps([step], 7) == {None: ending}
+    assert counts(by) == {f"skipped {ending.reason}": 1}
 
 
 def test_a_search_in_a_trace_of_its_own() -> None:
@@ -556,17 +550,6 @@ def test_a_search_in_a_trace_of_its_own() -> None:
         chain.end()
         assert app.handle.flush(60)
         assert app.counted() == {("skipped", "split"): 1}
-
-
-def test_another_step_stays_silent() -> None:
-    """A model call of another chain has no attribute, although this one has retrieved."""
-    with attached() as app:
-        by_runs(app)
-        assert app.handle.flush(60)
-        chat_by_runs(app, "A title.", name="title")
-        assert app.handle.flush(60)
-        (titled,) = [span for span in app.exported() if span.name.endswith("title")]
-        assert not [name for name in titled.attributes or {} if name.startswith("rag.evaluation")]
 
 
 @pytest.mark.parametrize(

@@ -208,11 +208,17 @@ def test_without_a_thread_spans_leave_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_clock_begins_late_and_ends_when_the_store_is_empty() -> None:
     """No thread runs before it is needed; after a fork, the child needs one of its own."""
-    kept, swept = store(), threading.Event()
-    clock = Clock(kept, sweep=swept.set, leave=Exits().leave)
-    assert not clock.is_awake
+    kept, swept, seen = store(), threading.Event(), list[bool]()
+
+    def sweep() -> None:
+        seen.append(clock.is_current())
+        swept.set()
+
+    clock = Clock(kept, sweep=sweep, leave=Exits().leave)
+    assert (clock.is_awake, clock.is_current()) == (False, False)
     clock.wake()
     assert swept.wait(PATIENCE)
+    assert seen[0]
     thread = clock._thread  # noqa: SLF001
     assert thread is not None
     assert thread.daemon
@@ -253,7 +259,7 @@ class Watched(SpanProcessor):
     """Shows the spans of a provider to a watch, with a clock that is told the time."""
 
     def __init__(self, *, max_held: int = 10**6, **limits: Any) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(1000.0)
         self.ready: list[Trace] = []
         self.held: dict[str, int] = {}
         self.fates: list[tuple[str, str]] = []
@@ -337,12 +343,7 @@ def test_a_turn_is_taken_out_of_a_trace_that_goes_on() -> None:
     seen.turn(1, session).end()
     other = seen.turn(2, session)
     assert [seen.after(0.4), seen.after(0.2)] == [0, 1]
-    assert {view.name for view in seen.ready[0].spans.values()} == {
-        "chain",
-        "llm",
-        "retriever",
-        "session",
-    }
+    assert names_in(seen.ready) == [["chain", "llm", "retriever", "session"]]
     other.end()
     assert seen.after(0.6) == 2
     assert (len(seen.store.traces), collecting_size(seen.store)) == (0, 0)
@@ -426,6 +427,9 @@ def test_bytes_are_bounded_too() -> None:
     huge.end()
     assert seen.evicted[-1].trace_id == huge.get_span_context().trace_id
     assert len(seen.store.traces) == before
+    for number in range(3):
+        seen.store.add_log(1, number, LogView(event="gen_ai.choice", body="x" * 20_000))
+    assert 40_000 < seen.store._logs.size < 50_000  # noqa: SLF001
 
 
 def names_in(traces: list[Trace]) -> list[list[str]]:
@@ -518,6 +522,17 @@ def test_spans_of_a_tree_take_its_place() -> None:
     assert {each.number for each in kept.held.values()} == {tree.number}
     assert turn.deadline == other.deadline == tree.deadline
     assert (kept.waiting, kept.size, kept.count("leaving"), len(kept)) == (1, 2, 2, 0)
+
+
+def test_a_sweep_every_fifty_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted from the end of the last sweep."""
+    time, swept = ManualClock(), list[str]()
+    monkeypatch.setattr("rag_eval_otel.live.store.time.monotonic", time)
+    clock = Clock(store(), sweep=lambda: swept.append("now"), leave=Exits().leave)
+    for seconds in (0.0, 0.04, 0.02):
+        time.advance(seconds)
+        clock._sweep_if_due()  # noqa: SLF001
+    assert swept == ["now"] * 2
 
 
 @pytest.mark.parametrize(("late", "stopped"), [(3.0, 0.0), (3.1, 3.1)])

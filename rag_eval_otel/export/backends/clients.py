@@ -121,9 +121,9 @@ class MLflow:
                 self._log(trace, annotation)
             for assessment in self._traces.get_trace_info(trace).assessments:
                 metadata = assessment.metadata or {}
-                made = float(metadata.get(_MADE, 0))
-                stored[metadata.get(_ID, "")].append((made, assessment.assessment_id))
-            stored.pop("", None)  # of others
+                if _MADE in metadata:  # else it is of others
+                    entry = float(metadata[_MADE]), assessment.assessment_id
+                    stored[metadata[_ID]].append(entry)
             for same in stored.values():
                 for _, surplus in sorted(same)[:-1]:
                     self._mlflow.delete_assessment(trace_id=trace, assessment_id=surplus)

@@ -94,8 +94,8 @@ class Delivery:
     def _reset(self) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._entries: dict[int, _Entry] = {}  # by number, which says what came before a flush
-        self._next = self._flushes = self._failures = 0
-        self._paused_until = 0.0
+        self._next = self._flushes = 0
+        self._pause = self._paused_until = 0.0
         self._client: Client | None = None
         self._thread: threading.Thread | None = None
 
@@ -149,16 +149,15 @@ class Delivery:
     def send_due(self) -> float | None:
         """Send one due batch; return the seconds until the next, or None if the queue is empty."""
         with self._changed:
-            now, size = self._clock(), 1 if self._failures else self._limits.batch
+            now, size = self._clock(), 1 if self._pause else self._limits.batch
             due = sorted((each.due, n) for n, each in self._entries.items() if each.due <= now)
             chosen = due[:size] if now >= self._paused_until else ()
             batch = {number: self._entries[number] for _, number in chosen}
         if batch:
             self._settle(batch, self._send([entry.annotation for entry in batch.values()]))
         with self._changed:
-            first = min((entry.due for entry in self._entries.values()), default=None)
-            next_at = None if first is None else max(self._paused_until, first)
-            return None if next_at is None else max(0.0, next_at - self._clock())
+            times = [max(self._paused_until, entry.due) for entry in self._entries.values()]
+            return max(0.0, min(times) - self._clock()) if times else None
 
     def _run(self) -> None:
         silence()
@@ -193,9 +192,8 @@ class Delivery:
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
-            self._failures = self._failures + 1 if failed else 0
-            pause = self._at_most(self._limits.pause * 2.0 ** min(self._failures - 1, 30))
-            waits = [max(pause, error.retry_after) for error in failed if error.is_temporary]
+            self._pause = self._at_most(2 * self._pause or self._limits.pause) if failed else 0.0
+            waits = [max(self._pause, error.retry_after) for error in failed if error.is_temporary]
             self._paused_until = self._clock() + max(waits, default=0.0)
             for number, entry in batch.items():
                 error = errors.get(entry.annotation.id)
@@ -214,17 +212,16 @@ class Delivery:
         self, entry: _Entry, error: BackendError | None, *, is_alone: bool
     ) -> Outcome | None:
         """Return how ``entry`` ended, or None to send it again. ``is_alone``: it was sent alone."""
-        age, is_missing = self._clock() - entry.since, False
+        age, most = self._clock() - entry.since, self._limits.max_age
         if error is None or error.status in _UNAUTHORIZED:
             return "delivered" if error is None else "unauthorized"
         if error.status == HTTPStatus.NOT_FOUND:  # its span may arrive later
-            is_missing = True
+            most = self._limits.patience
             entry.due = self._clock() + self._at_most(max(self._limits.pause, age))
         elif error.is_temporary:
             entry.due = self._paused_until
         elif is_alone:  # else another annotation of the batch may be the invalid one
             return "rejected"
-        most = self._limits.patience if is_missing else self._limits.max_age
         return "expired" if age > most else None
 
     def _at_most(self, pause: float) -> float:

@@ -85,13 +85,10 @@ class Unthreaded(Delivery):
             self.now += left
 
 
-@pytest.mark.parametrize("status", [None, 408, 429, 500, 503])
 @pytest.mark.parametrize(("after", "pauses"), [(0.0, [1, 1, 2, 4, 8]), (3.0, [1, 3, 3, 4, 8])])
-def test_a_failed_batch_is_sent_again_after_growing_pauses(
-    status: int | None, after: float, pauses: list[float]
-) -> None:
+def test_a_failed_batch_is_sent_after_growing_pauses(after: float, pauses: list[float]) -> None:
     """They double, or are the Retry-After if that is longer; the annotations arrive once."""
-    backend = Backend(script=[BackendError("down", status=status, retry_after=after)] * 4)
+    backend = Backend(script=[BackendError("down", retry_after=after)] * 4)
     delivery = Unthreaded(lambda: backend)
     delivery.put([annotation()])
     assert delivery.run() == pauses
@@ -110,6 +107,7 @@ def test_memory_is_bounded_while_a_backend_is_down(caplog: pytest.LogCaptureFixt
     backend.script.clear()
     delivery.run()
     assert delivery.ended == {"delivered": 500, "overload": 700}
+    assert backend.requests[-6:] == [1, 100, 100, 100, 100, 99]
     assert set(backend.stored.values()) == {1}
     assert "scores were dropped (overload)" in caplog.text
 
@@ -137,7 +135,7 @@ def test_an_annotation_of_a_span_that_never_comes_is_dropped(
     delivery.put([annotation(1)])
     delivery.run()
     assert delivery.ended == {"expired": 1}
-    assert 300 < delivery.now - 1000 < 400
+    assert delivery.now == 1304
     assert "(expired): no span" in caplog.text
 
 
@@ -200,6 +198,7 @@ def test_a_flush_sends_at_once() -> None:
     delivery.put([annotation(1), annotation(2)])
     limit = delivery.begin_flush()
     assert delivery.run(1.0) == [0.25, 0.25, 0.25, 0.0]
+    delivery.put([annotation(3), annotation(4)])
     assert delivery.end_flush(limit, timeout=0.0)
     assert delivery.ended == {"delivered": 2}
 
@@ -300,7 +299,6 @@ def test_each_annotation_ends_once(failing: list[str], missing: set[int], arrivi
 
 
 TURNS = 5
-
 __all__ = ["acme"]  # a fixture
 
 
