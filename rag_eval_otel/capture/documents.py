@@ -81,7 +81,7 @@ def results_of(data: Any) -> tuple[Passage, ...] | None:
     if items_in(data) is not None:
         return passages_in(data)
     whole = passage_of(data)
-    return documents_in(data) if whole is None else (whole,)
+    return (whole,) if whole else documents_in(data)
 
 
 def _first(item: Mapping[str, Any], keys: Sequence[str]) -> Any:
@@ -97,8 +97,7 @@ def documents_within(data: Any) -> list[Passage]:
         data = list(data.values())
     found: list[Passage] = []
     for item in data if isinstance(data, list) else ():
-        if isinstance(item, list | dict):
-            found += documents_within(item)
+        found += documents_within(item)
     return found
 
 
@@ -117,10 +116,8 @@ def texts_within(data: Any) -> Iterator[Passage]:
 
 def ids_in(data: Any) -> Iterator[str]:
     """Yield the ids of LlamaIndex nodes whose ``repr`` is a text in ``data``, at any depth."""
-    if isinstance(data, str):
-        found = _NODE.fullmatch(data)
-        if found is not None:
-            yield found[1]
+    if isinstance(data, str) and (found := _NODE.fullmatch(data)):
+        yield found[1]
     elif isinstance(data, list | dict):
         for item in data.values() if isinstance(data, dict) else data:
             yield from ids_in(item)
@@ -168,7 +165,7 @@ def _parsed(text: str) -> Any:
 
 def _of_data(data: Any, depth: int) -> tuple[Passage, ...] | None:
     if isinstance(data, str):
-        return passages_in_text(data, depth - 1)
+        return passages_in_text(data, depth)
     if isinstance(data, list) and len(data) == 1 and _is_block(data[0]):
         data = data[0]
     if isinstance(data, dict):
@@ -274,9 +271,8 @@ def is_prose(part: str) -> bool:
 
 def parts_around(text: str, documents: Iterable[str]) -> list[str]:
     """Return the parts of ``text`` before, between and after the ``documents``."""
-    may_be_json = "\\" in text  # without escapes, a document can only be there verbatim
     for document in sorted(filter(None, map(str.strip, documents)), key=len, reverse=True):
-        for form in forms_of(document) if may_be_json else (document,):
+        for form in forms_of(document):
             text = text.replace(form, "\0")
     return text.split("\0")
 
@@ -407,8 +403,7 @@ def parts_of(text: str) -> tuple[Passage, ...] | None:
 
 
 def _is_sentence(text: str) -> bool:
-    stop = _STOP.search(text, max(0, len(text) - 4))
-    return stop is not None and "\n" not in text and _LETTER.search(text) is not None
+    return bool(_STOP.search(text) and _LETTER.search(text)) and "\n" not in text
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
@@ -512,7 +507,6 @@ def _block_of(message: str) -> str | None:
         found["number"]
         for line in lines[at:]
         if first is not None
-        and ":" in line
         and (found := _HEADING.match(_squeezed(line)))
         and found["colon"]
         and found["name"].lower() == first["name"].lower()
@@ -530,8 +524,6 @@ def _first_heading(lines: Sequence[str]) -> int | None:
     """Return the index of the first line that is a heading such as "Context:", or None."""
     is_below = False
     for number, line in enumerate(lines):
-        if not line.strip():
-            continue
         squeezed = _squeezed(line)
         found = _HEADING.match(squeezed)
         # An instruction is a heading unless a line above has a colon at its end, too.

@@ -171,7 +171,7 @@ def new_step(view: Span, kind: Kind, *, losses: Losses | None = None, **parts: A
     return Step(
         id=view.span_id,
         parent=view.parent_id,
-        is_remote=bool(parts.pop("is_remote", False)) or view.parent_is_remote,
+        is_remote=parts.pop("is_remote", False) or view.parent_is_remote,
         kind=kind,
         name=str(parts.pop("name", None) or view.name),
         start=view.start,
@@ -200,7 +200,7 @@ def chain(view: Span, kind: Kind, *, inputs: Found, outputs: Found, **more: Any)
         output_texts=_texts_in(outputs),
         history=history_in(inputs),
         keeps_history=isinstance(at(inputs, "chat_history"), list),
-        deferred=output is None and _ANSWERS_LATER.search(view.scope) is not None,
+        deferred=output is None and bool(_ANSWERS_LATER.search(view.scope)),
         documents_seen=(*given, *documents_within(outputs)),
         documents_given=given,
         texts_given=tuple(texts_within(inputs)),
@@ -241,7 +241,7 @@ def tool(view: Span, *, inputs: Found, outputs: Found, **more: Any) -> Step:
 
 def _tool_text(outputs: Found) -> str | None:
     if isinstance(outputs, list):
-        if outputs and all(at(block, "type") == "text" for block in outputs):
+        if all(at(block, "type") == "text" for block in outputs):
             return "".join(texts_of(outputs))
         return _tool_text(outputs[0]) if len(outputs) == 1 else None
     if not isinstance(outputs, dict):
@@ -319,7 +319,7 @@ def llm(
         losses.hidden.add("prompt")
         shown = [(role, text) for role, text in shown if not is_marker(text)]
     spoken = _first_choice(reply) if isinstance(reply, list) else reply
-    text, calls_tools = (None, False) if losses.lost("output", reply) else reply_in(spoken)
+    text, calls_tools = reply_in(spoken)
     for hosted in _hosted(spoken):
         more |= {"documents": hosted.documents, **HOSTED}
     return new_step(
@@ -328,8 +328,8 @@ def llm(
         input=next((text for role, text in reversed(shown) if role == "user"), None),
         prompt=tuple([text for _, text in shown]),
         own_messages=tuple([text for role, text in shown if role == "assistant"]),
-        history=() if isinstance(messages, Lost) else history_in(messages),
-        tool_results=() if isinstance(messages, Lost) else _results(messages),
+        history=history_in(messages),
+        tool_results=_results(messages),
         output=losses.text("output", reply, text),
         calls_tools=calls_tools or "tool" in str(finish),
         response_id=response_id if isinstance(response_id, str) else None,
@@ -379,9 +379,9 @@ def history_in(data: Found) -> tuple[Message, ...]:
 def _results(messages: Found) -> tuple[Result, ...]:
     """Return the tool results after the last user message; the text is empty if it was cut."""
     found = messages_in(messages)
-    last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=-1)
+    last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=0)
     called: dict[str, str] = {}
-    for message in found[last + 1 :]:
+    for message in found[last:]:
         called |= message.get("called", {})
     return tuple(
         Result(
@@ -389,10 +389,10 @@ def _results(messages: Found) -> tuple[Result, ...]:
             tool=str(one.get("name") or called.get(str(one.get("id")), "")),
             documents=passages_in(one.get("artifact")) or (),
         )
-        for message in found[last + 1 :]
+        for message in found[last:]
         if message["role"] == "tool"
         for one in message.get("results") or [{"text": message.get("content")}]
-    ) + tuple(one for message in found[max(last, 0) :] for one in _hosted(message))
+    ) + tuple(one for message in found[last:] for one in _hosted(message))
 
 
 def _hosted(message: Any) -> Sequence[Result]:

@@ -90,11 +90,9 @@ def is_marker(text: str) -> bool:
 
 def usable(text: str | None) -> str | None:
     """Return ``text``, or None if it is empty, ``null`` or the Python repr of an object."""
-    if text is None or text.strip() in _EMPTY:
-        return None
-    bare = text.strip()
+    bare = (text or "").strip()
     is_object = _OBJECT.match(bare) and bare[-1] == ">" and "\n" not in bare
-    return None if _REPR.fullmatch(bare) or is_object else text
+    return None if bare in _EMPTY or _REPR.fullmatch(bare) or is_object else text
 
 
 def read(raw: Any, *, limit: int | None = None, opening: str = TEXT_OR_JSON) -> Any:
@@ -126,8 +124,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[int, 
 
 def has_gaps(numbers: Iterable[int]) -> bool:
     """Return True if ``numbers`` are not 0, 1, 2, ..., which shows that items were dropped."""
-    found = list(numbers)
-    return found != list(range(len(found)))
+    return any(number != place for place, number in enumerate(numbers))
 
 
 # --- chat messages --------------------------------------------------------------------------------
@@ -188,7 +185,7 @@ def _message(data: Mapping[str, Any], author: object) -> dict[str, Any] | None:
     blocks = content if isinstance(content, list | tuple) else ()
     if any(_is_result(block) for block in blocks):
         role = "tool"
-    hosted = list(_hosted(blocks)) if blocks else None
+    hosted = list(_hosted(blocks))
     text = content if isinstance(content, str) else "".join(texts_of(blocks))
     called = dict(_called(calls, blocks))
     message: dict[str, Any] = {"role": role, "content": text, "tool_calls": bool(calls or called)}
@@ -315,8 +312,8 @@ def messages_in(data: Any) -> list[dict[str, Any]]:
         return []
     if len(data) == 1 and isinstance(data[0], list):
         return messages_in(data[0])
-    items = [item for item in data if isinstance(item, dict) and role_named(item.get("role"))]
-    return [dict(item) for item in items if not isinstance(item.get("content"), dict)]
+    messages = (item for item in data if role_named(at(item, "role")))
+    return [dict(one) for one in messages if not isinstance(one.get("content"), dict)]
 
 
 # --- questions and answers ------------------------------------------------------------------------
@@ -357,17 +354,17 @@ def _text_in(data: Any, names: Sequence[str], role: str, depth: int = _NESTED) -
             data = data.get("messages")
             data = data if isinstance(data, list) else None
     text = _last_message(data, role) if isinstance(data, list) else data
-    if isinstance(text, str) and text.lstrip()[:1] == "{" and depth:
+    if isinstance(text, str) and text.lstrip()[:1] == "{":
         inner = read(text)
         inner = inner if isinstance(inner, dict) else data_in(text)
         if isinstance(inner, dict):
-            return _text_in(plain(inner), names, role, depth - 1)
+            return _text_in(plain(inner), names, role, depth)
     return text if isinstance(text, str) else None
 
 
 def _last_message(messages: Sequence[Any], role: str) -> str | None:
     for message in reversed(messages):
-        author = message.get("role") if isinstance(message, dict) else None
+        author = at(message, "role")
         if author == role:
             content = message.get("content")
             return content if isinstance(content, str) else ""
@@ -505,14 +502,14 @@ class Messages:
         """Return the position of a part of each of ``texts`` that ``others`` do not contain."""
         parts = {text: _parts_of(bare(text)) for text in texts}
         known = {part for several in parts.values() for part in several}
-        for other in others if known else ():
+        for other in others:
             known -= _parts_in(bare(other), known).keys()
         places: dict[str, Place] = {}
-        for number, message in enumerate(self._bare if known else ()):
+        for number, message in enumerate(self._bare):
             for part, at in _parts_in(message, known).items():
                 places.setdefault(part, (number, at))
-        first = {t: next((p for p in s if p in places), None) for t, s in parts.items()}
-        return {text: places[part] for text, part in first.items() if part is not None}
+        found = {text: [places[p] for p in some if p in places] for text, some in parts.items()}
+        return {text: several[0] for text, several in found.items() if several}
 
 
 def _parts_of(text: str) -> list[str]:
@@ -522,7 +519,7 @@ def _parts_of(text: str) -> list[str]:
 
 def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
     places: dict[str, int] = {}
-    for at in range(len(text) - _CHUNK + 1):
+    for at in range(len(text)):
         part = text[at : at + _CHUNK]
         if part in parts:
             places.setdefault(part, at)
@@ -531,5 +528,4 @@ def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
 
 def provider_id(response_id: str | None) -> str | None:
     """Return the id of a model's response, unless LangChain has made it of the id of a run."""
-    is_of_run = response_id is None or response_id.startswith(("lc_run-", "run-"))
-    return None if is_of_run else response_id
+    return None if (response_id or "").startswith(("lc_run-", "run-")) else response_id

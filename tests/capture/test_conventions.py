@@ -26,7 +26,7 @@ from rag_eval_otel.capture.conventions.convention import Convention
 from rag_eval_otel.capture.conventions.openinference import described
 from rag_eval_otel.capture.conventions.openinference import texts as written_texts
 from rag_eval_otel.capture.span import LogView, Span
-from rag_eval_otel.capture.step import Step
+from rag_eval_otel.capture.step import Result, Step
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.registry import Registry
 from rag_eval_otel.types import Passage
@@ -94,8 +94,7 @@ def test_a_retrieval(name: str) -> None:
     step = read(RETRIEVALS[name])
     assert convention_of(RETRIEVALS[name]) == name
     assert step.kind == kind_of(RETRIEVALS[name]) == "retriever"
-    assert step.input == ASKED
-    assert step.documents == (Passage(text=PAGE),)
+    assert (step.input, step.documents) == (ASKED, (Passage(text=PAGE),))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -103,16 +102,14 @@ def test_a_call(name: str) -> None:
     """What an LLM was shown and what it said are told, whoever wrote them down."""
     step = read(CALLS[name])
     assert step.kind == kind_of(CALLS[name]) == "llm"
-    assert step.input == ASKED
-    assert step.prompt == (ASKED,)
-    assert step.output == TOLD
+    assert (step.input, step.prompt, step.output) == (ASKED, (ASKED,), TOLD)
     assert not step.calls_tools
 
 
 def test_a_vector_database() -> None:
     """The results of a query are events. Without them a span is no retrieval."""
     result = {"db.query.result.id": "d1", "db.query.result.document": PAGE}
-    found = span({"db.system": "chroma"}, events=[("db.query.result", result)])
+    found = span({"db.system": "chroma"}, events=[("a", {}), ("db.query.result", result)])
     bare = span({"db.system": "qdrant", "db.operation": "query", "db.vector.query.top_k": 2})
     table = span({"db.system": "postgresql", "db.operation": "query"})
     spring = read(span({"db.system": "simple", "db.vector.query.content": ASKED}))
@@ -139,8 +136,17 @@ def test_the_ai_sdk() -> None:
 def test_a_call_that_said_nothing_was_left() -> None:
     """A span with a prompt and no word of the model was ended by whoever ended all of them."""
     asked = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": ASKED}
-    assert read(span(asked)).end is None
+    asked["gen_ai.prompt.variable.topic"] = "houses"
+    assert (read(span(asked)).end, read(span(asked)).variables) == (None, {"topic": "houses"})
     assert read(span({**asked, "gen_ai.output.messages": "[]"})).end is not None
+
+
+@pytest.mark.parametrize(("texts", "told"), [(["", TOLD], TOLD), ([TOLD, PAGE], None)])
+def test_the_output_of_an_agent(texts: Sequence[str], told: str | None) -> None:
+    """Of several replies, the call of the model says which is the answer."""
+    replies = [{"role": "assistant", "content": text} for text in texts]
+    view = span({"gen_ai.output.messages": replies}, "gen_ai.operation.name=invoke_agent")
+    assert read(view).output == told
 
 
 def test_documents_that_a_pipeline_was_given() -> None:
@@ -167,8 +173,7 @@ def test_dropped_documents(first: int) -> None:
     numbers = range(first, first + 2)
     contents = {f"retrieval.documents.{n}.document.content": f"page {n}" for n in numbers}
     step = read(span({OI: "RETRIEVER", **contents}, dropped=4))
-    assert (step.documents is None) == (first > 0)
-    assert ("documents" in step.cut) == (first > 0)
+    assert (step.documents is None) == ("documents" in step.cut) == (first > 0)
 
 
 def test_a_convention_that_cannot_be_imported_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -202,11 +207,8 @@ def test_a_postprocessor_of_llamaindex_under_any_name() -> None:
 
 # --- Haystack, by OpenInference: members of Enums, and reprs --------------------------------------
 
-SHORT, LONG, ANSWER = (
-    "Acme's founder is Wile E. Coyote.",
-    "Acme was founded in 1987. " * 8,
-    "It's from 1987.",
-)
+SHORT, ANSWER = "Acme's founder is Wile E. Coyote.", "It's from 1987."
+LONG = "Acme was founded in 1987. " * 8
 
 
 def of_haystack(name: str, kind: str = "CHAIN", *, asked: Any, told: Any, **more: Any) -> Span:
@@ -323,17 +325,10 @@ both = pytest.mark.parametrize("source", ["native", "openinference"])
 
 @both
 def test_a_thought_is_no_answer(source: str) -> None:
-    """What an agent thinks before it answers is left out."""
+    """What an agent thinks is left out; one that says which tool it wants has not answered yet."""
     messages = [("user", ASKED), ("assistant", ACTION), ("user", OBSERVATION)]
-    step = read(call(source, *messages, told=DONE))
-    assert (step.output, step.calls_tools) == (TOLD, False)
-
-
-@both
-def test_an_action_calls_a_tool(source: str) -> None:
-    """An agent that says which tool it wants has answered nothing yet."""
-    step = read(call(source, ("user", ASKED), told=ACTION))
-    assert (step.output, step.calls_tools) == (None, True)
+    steps = [read(call(source, *messages, told=told)) for told in (DONE, ACTION)]
+    assert [(step.output, step.calls_tools) for step in steps] == [(TOLD, False), (None, True)]
 
 
 def test_an_observation_is_what_a_tool_said() -> None:
@@ -384,8 +379,7 @@ OF_AGENTS: dict[str, tuple[Step, str | None, str | None]] = {
     "the answer of DSPy": (of_agent("dspy", "LLM", "", FIELDS), None, TOLD),
     "another field of DSPy": (
         of_agent("dspy", "LLM", "", FIELDS.replace("answer", "x")),
-        None,
-        TOLD,
+        *(None, TOLD),
     ),
     "a tool that DSPy calls": (of_agent("dspy", "LLM", "", NEXT), None, None),
     "a module of DSPy": (
@@ -413,10 +407,8 @@ def test_documents_of_agents() -> None:
     """A DSPy module is handed them, Strands has blocks of text."""
     inputs = {"input_args": {"question": ASKED, "context": [PAGE, "b"]}}
     inner = of_agent("dspy", "CHAIN", inputs, TOLD, name="Predict(Answer).forward")
-    assert (inner.recorded, inner.documents) == (
-        {"documents"},
-        (Passage(text=PAGE), Passage(text="b")),
-    )
+    assert inner.recorded == {"documents"}
+    assert inner.documents == (Passage(text=PAGE), Passage(text="b"))
     assert of_agent("dspy", "CHAIN", inputs, TOLD, name="RAG.forward").recorded == set()
     result = {"gen_ai.tool.call.result": [{"text": PAGE}, {"text": "b"}]}
     strands = span(result, "gen_ai.operation.name=execute_tool", scope="strands.telemetry.tracer")
@@ -461,6 +453,7 @@ TOOL_EVENT = [("gen_ai.tool.message", {"content": PAGE})]
         (span({"gen_ai.input.messages": CHAT}, CHATS), False),
         (span({}, CHATS, events=TOOL_EVENT), True),
         (span({}, CALLS_TOOL, events=TOOL_EVENT), False),
+        (span({}, "gen_ai.operation.name=embeddings", events=TOOL_EVENT), False),
         (span({}, CHATS, events=[(DETAILS, IN_DETAILS)]), True),
         (span({"llm.input_messages.0.message.role": "tool"}, f"{OI}=LLM"), True),
         (span({"llm.input_messages.0.message.role": "user"}, f"{OI}=LLM"), False),
@@ -486,24 +479,42 @@ def test_a_span_without_a_form_may_hold_several_questions(view: Span, *, expecte
 
 
 def test_what_we_write_as_openinference_is_read_back() -> None:
-    """Kind, tokens, messages and the first thirty documents."""
-    spoken = [("system", "Be brief."), ("user", ASKED)]
+    """Kind, tokens, the last twenty messages and the first thirty documents."""
+    spoken = [("system", "Be brief."), *[("user", f"{n} {ASKED}") for n in range(20)]]
     written = described("llm", model="m", provider="p", system="s", finish="stop", tokens=(3, 4))
     call = read(span({**written, **written_texts(asked=ASKED, told=TOLD, messages=spoken)}))
-    assert (call.kind, call.prompt, call.output) == ("llm", ("Be brief.", ASKED), TOLD)
+    assert (call.kind, call.output) == ("llm", TOLD)
+    assert call.prompt == tuple(text for _, text in spoken[1:])
     assert written["llm.token_count.total"] == 7
     assert "tool.name" not in written
     found = [Passage(text=f"page {number}", id=str(number), score=1) for number in range(31)]
-    step = read(
-        span(described("retriever") | written_texts(asked=ASKED, told=None, documents=found))
-    )
+    shown = written_texts(asked=ASKED, told=None, documents=found)
+    step = read(span(described("retriever") | shown))
     assert (step.kind, step.input, step.documents) == ("retriever", ASKED, tuple(found[:30]))
     assert described("other") == {OI: "CHAIN"}
-    assert described("tool", name="t", call_id="c") == {
-        OI: "TOOL",
-        "tool.name": "t",
-        "tool.id": "c",
-    }
+    named = described("tool", name="t", call_id="c")
+    assert named == {OI: "TOOL", "tool.name": "t", "tool.id": "c"}
+
+
+@pytest.mark.parametrize(
+    ("view", "kind"),
+    [
+        (span({"trace.annotations.0.annotation.name": "a"}, links=[1]), "aside"),
+        (span({"evaluations.0.evaluation.name": "a"}, f"{OI}=LLM", links=[1]), "aside"),
+        (span({"evaluations.0.evaluation.name": "a"}, f"{OI}=LLM"), "llm"),
+        (span({}, f"{OI}=LLM", links=[1]), "llm"),
+        (span({}, f"{OI}=LLM", scope="rag_eval_otel"), "other"),
+        (span({}, f"{OI}=GUARDRAIL"), "aside"),
+        (span({}, f"{OI}=GUARDRAIL", scope="openinference.instrumentation.guardrails"), "chain"),
+        (span({}, "gen_ai.operation.name=invent"), "chain"),
+        (span({}, "gen_ai.operation.name=update_memory"), "aside"),
+        (span({}, "gen_ai.operation.name=create_agent"), "other"),
+        (native("FunctionTool.acall"), "tool"),
+    ],
+)
+def test_kinds(view: Span, kind: str) -> None:
+    """An evaluator's scores of a linked span are no turn, and guards may wrap the model's call."""
+    assert read(view).kind == kind_of(view) == kind
 
 
 def test_contents_in_blocks() -> None:
@@ -512,8 +523,11 @@ def test_contents_in_blocks() -> None:
     role = "llm.input_messages.0.message.role"
     shown = {"llm.input_messages.0.message.content": blocks}
     assert read(span({**shown, role: "user"}, f"{OI}=LLM")).prompt == ("When was it?",)
-    (result,) = read(span({**shown, role: "tool"}, f"{OI}=LLM")).tool_results
-    assert result.text == blocks
+    shown |= {role.replace("0", "1"): "tool", "llm.input_messages.1.message.content": blocks}
+    shown |= {role.replace("0", "2"): "tool", "llm.input_messages.2.message.name": "add"}
+    called = "llm.input_messages.0.message.tool_calls.0.tool_call.function.name"
+    found = read(span({**shown, role: "assistant", called: "search"}, f"{OI}=LLM")).tool_results
+    assert found == (Result(text=blocks, tool="search"), Result(text="", tool="add"))
 
 
 def test_a_streamed_reply() -> None:
@@ -526,6 +540,11 @@ def test_a_streamed_reply() -> None:
     said = {"type": "message", "role": "assistant", "content": [{"text": TOLD}]}
     whole = {"object": "response", "output": [said]}
     assert read(span({"output.value": [{}, whole]}, f"{OI}=LLM")).output == TOLD
+    parts = {f"llm.output_messages.{n}.message.content": text for n, text in enumerate("abc")}
+    assert read(span({**parts, "output.value": whole}, f"{OI}=LLM")).output == "c"
+    for prefix in ("llm.output_messages", "llm.choices"):
+        view = span({f"{prefix}.1.message.content": TOLD}, f"{OI}=LLM")
+        assert read(view).cut == {"output"}
 
 
 def test_calls_and_tools_of_older_openllmetry() -> None:
@@ -535,10 +554,32 @@ def test_calls_and_tools_of_older_openllmetry() -> None:
     step = read(span(old, "llm.request.type=chat"))
     assert (step.kind, step.prompt, step.output) == ("llm", (ASKED,), TOLD)
     assert kind_of(span({}, "llm.request.type=embedding")) == "embedding"
+    entity = {"traceloop.entity.input": ASKED, "traceloop.entity.output": TOLD}
+    step = read(span(entity, "llm.request.type=chat"))
+    assert (step.prompt, step.output) == ((ASKED,), TOLD)
     used = span(
         {"tool.name": "search", "traceloop.entity.output": TOLD}, "traceloop.span.kind=task"
     )
     assert (read(used).kind, read(used).name) == ("tool", "search")
+
+
+def test_what_the_application_recorded() -> None:
+    """It is taken in place of what is elsewhere, also if it is redacted or cut."""
+    written = {"rag.question": ASKED, "rag.answer": REDACTED, "rag.contexts": [PAGE]}
+    chat = {"gen_ai.input.messages": "[REDACTED]", "gen_ai.output.messages": TOLD}
+    step = read(span({**chat, **written}, CHATS))
+    assert (step.kind, step.input, step.output) == ("llm", ASKED, None)
+    assert step.documents == (Passage(text=PAGE),)
+    assert (step.recorded, step.hidden) == ({"input", "output", "documents"}, {"prompt", "output"})
+    found = {"rag.retrieval.query": "founding", "rag.retrieval.documents": [PAGE, TOLD]}
+    marks = {"rag.retrieval.recorded": True, **written}
+    view = View(
+        attributes={**marks, "rag.contexts": ["b"]}, events=[("rag.retrieval", found), ("x", {})]
+    )
+    step = read(view)
+    assert (step.kind, step.query, len(step.documents or ())) == ("chain", "founding", 3)
+    for lost in (replace(view, dropped_events=1), replace(view, events=[])):
+        assert read(lost).cut == {"documents"}
 
 
 # --- values that nobody expects -------------------------------------------------------------------

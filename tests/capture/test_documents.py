@@ -105,6 +105,8 @@ WHOLE = {
     "a later document": "Document 7: it is the last one",
     "an array": str(np.array(BOTH)),
     "a result": '{"result": "A single ticket costs 12 euros."}',
+    "a list beside others": json.dumps({"found": BOTH, "count": 2}),
+    "one field": f"Content: {ONE}",
 }
 
 
@@ -137,6 +139,18 @@ def test_one_document_loses_what_marks_it(text: str, expected: tuple[str, str | 
     assert (found.text, found.id) == expected
 
 
+def test_documents_in_documents() -> None:
+    """Four levels are read: of what is deeper, the text stays as it is."""
+    names, texts = BOTH, [ONE]
+    for _ in range(5):
+        names, texts = {"found": names}, [*texts, json.dumps({"text": texts[-1], "id": 1})]
+    assert passages_in_text(json.dumps(names["found"])) == (Passage(text=ONE), Passage(text=TWO))
+    assert passages_in_text(json.dumps(names)) is None
+    assert [documents_in(text) for text in texts[5:]] == [(Passage(text=ONE, id="1"),)]
+    outer = json.dumps({"text": texts[5], "id": 1})
+    assert documents_in(outer) == (Passage(text=texts[1], id="1"),)
+
+
 @given(st.text(alphabet="[]{}()'\"\\,:\n\f\xa0=-#<>/12 aDocumentSurceText", max_size=200))
 def test_any_text_is_read(text: str) -> None:
     """Whatever stands there, there is no exception, and what is found is part of it."""
@@ -160,6 +174,8 @@ def test_long_texts_are_read(unit: str) -> None:
         ([{"document": {"content": ONE}, "similarity": 0.5}], [(ONE, None, 0.5)]),
         ([{"content": ONE, "text": TWO, "id": 7, "score": "high"}], [(ONE, "7", None)]),
         ([f'{{"text": "{ONE}"}}'], [(ONE, None, None)]),
+        ([{"content": [block(ONE), block(TWO)]}], [(ONE + TWO, None, None)]),
+        ([{"content": []}], None),
         ({"documents": []}, []),
         ([{"id": "a"}, {"text": ONE}], None),
         ([{"role": "user", "content": ONE}], None),
@@ -226,8 +242,6 @@ ABOUT = (f"About A:\n{PAGE}\nYear: 1949", f"About B:\n{OTHER}\nYear: 1950")
         (PAGE, (PAGE,)),
         (f"{PAGE}\n{OTHER}", (f"{PAGE}\n{OTHER}",)),
         (f"{PAGE}\n\n{OTHER}", (PAGE, OTHER)),
-        (f'["{PAGE}", "{OTHER}"]', (PAGE, OTHER)),
-        (f"['{PAGE}', '{OTHER}']", (PAGE, OTHER)),
         (f"Source: a.md\nContent: {PAGE}\n\nSource: b.md\nContent: {OTHER}", (PAGE, OTHER)),
         (f"Founding\n\n{PAGE}\n\n- by whom\n- where", None),
         (f"{PAGE} It goes\non in a second line.\n\n{OTHER}", None),
@@ -257,6 +271,8 @@ def test_where_documents_begin_in_a_text(text: str, expected: tuple[str, ...] | 
         (["For more information: ask the user."], None, None),
         (["Retrieved document: A was. Is it relevant?"], None, None),
         (["Summarize: A was."], None, None),
+        ([f"Use this context {'x' * 221}:\nA was."], "A was.", None),
+        ([f"Use this context {'x' * 222}:\nA was."], None, None),
     ],
 )
 def test_the_block_below_a_heading(prompt: list[str], text: str | None, asked: str | None) -> None:
@@ -318,9 +334,10 @@ _ARTICLES = "\n\n".join(f'Wikipedia article section:\n"""\n{one}\n"""' for one i
         (f'{_ARTICLES}\n\nAnother one:\n"""\nBees dance.\n"""', False),
         (f"Context 1:\n{BEE}\n=====\nContext 2:\n{WAX}\n=====", True),
         (f"Context 1: {BEE}\nContext 2: {WAX}", True),
-        (f"Context 2: {BEE}\nContext 4: {WAX}", False),
+        (f"Context 1: {BEE}\nContext 3: {WAX}", False),
         (f"Contexts:\n1. {BEE}\n2. {WAX}", True),
         (f"Contexts:\n(1) {BEE}\n(2) {WAX}", True),
+        (f"Contexts:\n2. {BEE}\n3. {WAX}", False),
         (f"Contexts:\n# Bee\nhttps://e.org/1\n\n{BEE}\n\n# Wax\nURL: https://e.org/2\n{WAX}", True),
         (f"Contexts:\n# Bees\n{BEE}\n\n# Wax\n{WAX}", False),
     ],
@@ -341,6 +358,8 @@ def test_forms_of_documents_in_published_prompts(prompt: str, *, is_read: bool) 
         (f"[Document(metadata={{'by': 'an author'}}, page_content='{BEE}'), '{WAX}']", True),
         (f"{BEE} {WAX} They fly.", False),
         (f"{BEE}\nStep 3: fly home.\n{WAX}", False),
+        (f"{BEE}\nTitle: {'a' * 73}\n{WAX}", True),
+        (f"{BEE}\nTitle: {'a' * 74}\n{WAX}", False),
         (BEE, False),
     ],
 )

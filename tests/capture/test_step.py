@@ -45,13 +45,11 @@ REPLIES: dict[str, tuple[object, str | None, bool]] = {
     "many parts": ([said(f"{n} ") for n in range(12)], "".join(f"{n} " for n in range(12)), False),
     "thoughts in the message": (
         [message("model", said(THOUGHT, "reasoning"), said(TOLD))],
-        TOLD,
-        False,
+        *(TOLD, False),
     ),
     "thoughts of Gemini": (
         [message("model", {"text": THOUGHT, "thought": True}, {"text": TOLD})],
-        TOLD,
-        False,
+        *(TOLD, False),
     ),
     "a type that is no text": ([message("assistant", {"type": ["a"], "text": TOLD})], TOLD, False),
     "thoughts, then the answer": ([THINKS, ANSWER], TOLD, False),
@@ -62,8 +60,7 @@ REPLIES: dict[str, tuple[object, str | None, bool]] = {
     "generations of LangChain": ({"generations": [[{"text": TOLD}, {"text": OTHER}]]}, TOLD, False),
     "replies of Haystack": (
         {"replies": [message("assistant", {"text": TOLD}), OTHER]},
-        TOLD,
-        False,
+        *(TOLD, False),
     ),
     "the last message": ({"messages": [message("user", said(ASKED)), ANSWER]}, TOLD, False),
     "nested names": ({"output": {"message": ANSWER}}, TOLD, False),
@@ -112,17 +109,14 @@ def test_lost_texts_of_a_call(parts: Any, hidden: set[str], cut: set[str]) -> No
 
 
 DOCUMENT = {"page_content": PAGE, "metadata": {}}
+ARTIFACT = {"role": "tool", "content": "x", "artifact": [DOCUMENT]}
 TOOLS: dict[str, tuple[object, str | None, tuple[str, ...] | None]] = {
     "a text": (PAGE, PAGE, None),
     "a message": ({"role": "tool", "content": PAGE}, PAGE, None),
     "a message below a name": ({"output": {"role": "tool", "content": PAGE}}, PAGE, None),
-    "an artifact below a name": (
-        {"output": {"role": "tool", "content": "x", "artifact": [DOCUMENT]}},
-        "x",
-        (PAGE,),
-    ),
+    "an artifact below a name": ({"output": ARTIFACT}, "x", (PAGE,)),
     "texts": (["a", "b"], None, ("a", "b")),
-    "an artifact": ({"role": "tool", "content": "x", "artifact": [DOCUMENT]}, "x", (PAGE,)),
+    "an artifact": (ARTIFACT, "x", (PAGE,)),
     "blocks": ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab", ("a", "b")),
     "blocks below a name": ({"blocks": [{"text": "a"}, {"text": "b"}]}, "ab", ("a", "b")),
     "a list of one": ([PAGE], PAGE, (PAGE,)),
@@ -182,6 +176,13 @@ def test_a_retrieval() -> None:
     for documents in (HIDDEN, (Passage(text=REDACTED), Passage(text=PAGE))):
         assert of(VIEW, inputs=None, documents=documents).hidden == {"documents"}
     assert of(VIEW, inputs=CUT, documents=CUT).cut == {"documents", "input"}
+
+
+def test_an_answer_that_comes_later() -> None:
+    """Chains of LlamaIndex may end before it."""
+    pairs = (("llama_index", None), ("llama_index", TOLD), ("haystack", None))
+    steps = [build.chain(View(scope=s), "chain", inputs=ASKED, outputs=told) for s, told in pairs]
+    assert [step.deferred for step in steps] == [True, False, False]
 
 
 @pytest.mark.parametrize(

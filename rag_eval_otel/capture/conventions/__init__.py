@@ -80,11 +80,9 @@ def _convention(view: Span) -> tuple[Convention | None, Kind | None]:
 def _candidates(view: Span) -> tuple[Convention, ...]:
     """Return the conventions that may read the span ``view``. Most spans have none."""
     marks = MARKS.intersection(view.attributes)
-    if view.scope == semconv.JUDGE_SCOPE:
-        return ()
-    if marks or view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES):
-        return _readers(view.scope, marks)
-    return ()
+    is_named = view.scope in UNMARKED_SCOPES or view.name.startswith(_NAME_PREFIXES)
+    may_be = (marks or is_named) and view.scope != semconv.JUDGE_SCOPE
+    return _readers(view.scope, marks) if may_be else ()
 
 
 @lru_cache(maxsize=512)

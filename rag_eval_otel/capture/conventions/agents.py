@@ -76,7 +76,7 @@ def _dspy_step(view: Span, of: Kind) -> Step:
     if isinstance(inputs, dict):
         inputs = inputs.get("input_args", inputs.get("kwargs", inputs))
         inputs = inputs if isinstance(inputs, dict) else {}
-    step = replace(step, input=None if isinstance(inputs, Lost) else question_in(inputs))
+    step = replace(step, input=question_in(inputs))
     if not (step.input and isinstance(inputs, dict) and _INNERMOST.fullmatch(view.name)):
         return step
     context = next((inputs[name] for name in _CONTEXT if inputs.get(name)), None)

@@ -58,7 +58,7 @@ def holds_documents(view: Span) -> bool:
         events = [*((log.event, log.attributes) for log in view.logs), *view.events]
         if any(event == "gen_ai.tool.message" for event, _ in events):
             return True
-        shown += [texts for event, texts in events if event == _DETAILS]
+        shown += [texts for _, texts in events]
     return any(_has_result(texts.get(name)) for texts in shown for name in (_MESSAGES, _REPLY))
 
 

@@ -57,7 +57,7 @@ def _history(view: Span) -> tuple[Message, ...] | None:
     if semconv.HISTORY not in view.attributes:
         return None
     data = read(view.attributes[semconv.HISTORY], limit=view.value_limit)
-    return () if isinstance(data, Lost) else history_in({"chat_history": data})
+    return history_in({"chat_history": data})
 
 
 def _text(view: Span, name: str) -> str | Lost | None:

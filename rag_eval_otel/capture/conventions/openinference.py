@@ -128,10 +128,9 @@ def _llm(view: Span, outputs: Any) -> Step:
         documents = tuple(chain.from_iterable(documents_in(t) or () for t in hosted if t))
         if at(outputs, "object") == "response":
             reply = reply[-1:]  # of one reply, OpenAI's Responses API lists all steps
-    elif reply is None and (prompts or not isinstance(outputs, dict | list)):
-        reply = outputs  # only without messages, because messages may have been redacted
-    elif reply is None:
-        reply = _streamed(outputs)
+    elif reply is None:  # only without messages, because messages may have been redacted
+        is_text = prompts or not isinstance(outputs, dict | list)
+        reply = outputs if is_text else _streamed(outputs)
     call = build.llm(
         view,
         messages=messages,
@@ -141,9 +140,7 @@ def _llm(view: Span, outputs: Any) -> Step:
     )
     if view.scope == DSPY or (call.output or "").startswith("[[ ## "):
         call = _named_fields(call)
-    if documents:
-        return replace(call, documents=documents, **build.HOSTED)
-    return call
+    return replace(call, documents=documents, **build.HOSTED) if documents else call
 
 
 _FIELDS = re.compile(

@@ -68,8 +68,7 @@ def _to_step(view: Span, of: Kind) -> Step:
     if view.scope == _HAYSTACK and isinstance(inputs, dict):
         inputs, outputs = query_of(inputs.get("kwargs", inputs)), answer_of_components(outputs)
         return build.chain(view, of, inputs=inputs, outputs=outputs)
-    documents = build.listed(outputs)
-    inputs = build.arguments(inputs)
+    inputs, documents = build.arguments(inputs), build.listed(outputs)
     return build.chain(view, of, inputs=inputs, outputs=outputs, documents=documents)
 
 
