@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def generated() -> Mapping[Path, str]:
 def _of_spans() -> Iterator[str]:
     for pattern in (
         *(p for convention in CONVENTIONS for p in convention.content),
-        *native.CONTENT,
+        *map(re.escape, native.CONTENT),
     ):
         yield f'delete_matching_keys(span.attributes, "{_whole(pattern)}")'
 
@@ -126,7 +127,7 @@ def _of_events() -> Iterator[str]:
     for convention in CONVENTIONS:
         for event, pattern in convention.content_events:
             yield f'{_of_event(pattern)} where IsMatch(spanevent.name, "{_whole(event)}")'
-    yield from map(_of_event, native.CONTENT)
+    yield from map(_of_event, map(re.escape, native.CONTENT))
 
 
 def _of_event(pattern: str) -> str:

@@ -488,7 +488,7 @@ def relevancy(question: str, answer: str) -> float:
     kind, about = read(question)
     asked, given = _scaled(_features_of(kind), 1.0), _kinds_of(claims_of(answer))
     fit = fmean(_cosine(asked, _scaled(_features_of(one), 1.0)) for one in given)
-    return math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit)
+    return min(1.0, math.sqrt(_ABOUT * _share(about, answer, least=PAIR) + _ASKS * fit))
 
 
 def coverage(question: str, context: str) -> float:
@@ -504,7 +504,7 @@ def _share(about: str, text: str, *, least: float) -> float:
     held = keys_of(text)
     total = sum(wanted.values())
     found = sum(weight for key, weight in wanted.items() if key in held)
-    return found / total if total else 0.0
+    return min(1.0, found / total) if total else 0.0
 
 
 def sub_questions(question: str) -> list[str]:

@@ -21,10 +21,11 @@ PARTS: Final[Mapping[str, Part]] = {  # what the application records in each att
     semconv.RETRIEVAL_RECORDED: "documents",
 }
 
-CONTENT: Final = frozenset(PARTS) - {semconv.RETRIEVAL_RECORDED} | {
+CONTENT: Final = (
+    *(name for name in PARTS if name != semconv.RETRIEVAL_RECORDED),
     semconv.RETRIEVAL_QUERY,
     semconv.RETRIEVAL_DOCUMENTS,
-}
+)
 LISTS: Final = frozenset({semconv.CONTEXTS, semconv.HISTORY, semconv.RETRIEVAL_DOCUMENTS})
 
 
