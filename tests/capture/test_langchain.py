@@ -261,17 +261,13 @@ def test_other_handlers_get_all_their_events(model: str, others: list[Any]) -> N
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_no_event_takes_a_thread(model: str) -> None:
+def test_no_event_takes_a_thread(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asynchronous LangChain calls the handler on the thread of its event loop."""
     threads, captured = set(), capture()
-    for name in ("on_llm_end", "on_retriever_end", "on_chat_model_start", "on_llm_start"):
-        method = getattr(captured.handler, name)
-
-        def noted(*args: Any, method: Any = method, **event: Any) -> None:
-            threads.add(threading.get_ident())
-            method(*args, **event)
-
-        setattr(captured.handler, name, noted)
+    recorder = captured.handler.recorder
+    for method in (recorder.start, recorder.end):
+        noted = lambda *event, to=method: (threads.add(threading.get_ident()), to(*event))[1]  # noqa: E731
+        monkeypatch.setattr(recorder, method.__name__, noted)
     run(lookup(KeywordRetriever()) | MODELS[model], captured.handler, asynchronous=True)
     assert threads == {threading.get_ident()}
 

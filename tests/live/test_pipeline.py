@@ -657,21 +657,6 @@ def test_1_a_late_retriever_span() -> None:
         assert app.each_left_once()
 
 
-def test_1_spans_that_all_end_before_the_retrieval() -> None:
-    """The scores of the turn are on a span of their own, which links to the span of the chain."""
-    with attached() as app:
-        chain = app.chain()
-        chain.end()
-        search = app.step("RETRIEVER", chain, **retrieved(1))
-        app.generate(1, chain)
-        search.end()
-        assert app.handle.flush(PATIENCE)
-        assert app.counted() == {("scored", "span_missed"): 1}
-        (carrier,) = app.carriers()
-        assert [link.context.span_id for link in carrier.links] == [id_of(chain)]
-        assert app.statuses() == {None: 3}
-
-
 def test_2_an_open_span_of_ours_does_not_delay_the_trace_around_it() -> None:
     """The span of a LangChain turn waits for its scores; the rest of the request is read."""
     with gated(hold_seconds=3600) as (app, _, judge):

@@ -524,17 +524,6 @@ def test_spans_of_a_tree_take_its_place() -> None:
     assert (kept.waiting, kept.size, kept.count("leaving"), len(kept)) == (1, 2, 2, 0)
 
 
-def test_a_sweep_every_fifty_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are counted from the end of the last sweep."""
-    time, swept = ManualClock(), list[str]()
-    monkeypatch.setattr("rag_eval_otel.live.store.time.monotonic", time)
-    clock = Clock(store(), sweep=lambda: swept.append("now"), leave=Exits().leave)
-    for seconds in (0.0, 0.04, 0.02):
-        time.advance(seconds)
-        clock._sweep_if_due()  # noqa: SLF001
-    assert swept == ["now"] * 2
-
-
 @pytest.mark.parametrize(("late", "stopped"), [(3.0, 0.0), (3.1, 3.1)])
 def test_time_in_which_the_process_was_stopped_is_no_waiting_time(
     late: float, stopped: float, monkeypatch: pytest.MonkeyPatch
