@@ -271,8 +271,9 @@ def is_prose(part: str) -> bool:
 
 def parts_around(text: str, documents: Iterable[str]) -> list[str]:
     """Return the parts of ``text`` before, between and after the ``documents``."""
+    may_be_json = "\\" in text  # without escapes, a document can only be there verbatim
     for document in sorted(filter(None, map(str.strip, documents)), key=len, reverse=True):
-        for form in forms_of(document):
+        for form in forms_of(document) if may_be_json else (document,):
             text = text.replace(form, "\0")
     return text.split("\0")
 
@@ -403,7 +404,8 @@ def parts_of(text: str) -> tuple[Passage, ...] | None:
 
 
 def _is_sentence(text: str) -> bool:
-    return bool(_STOP.search(text) and _LETTER.search(text)) and "\n" not in text
+    is_ended = _STOP.search(text, max(0, len(text) - 4)) is not None
+    return is_ended and "\n" not in text and _LETTER.search(text) is not None
 
 
 def paragraphs(text: str) -> tuple[Passage, ...]:
@@ -507,6 +509,7 @@ def _block_of(message: str) -> str | None:
         found["number"]
         for line in lines[at:]
         if first is not None
+        and ":" in line
         and (found := _HEADING.match(_squeezed(line)))
         and found["colon"]
         and found["name"].lower() == first["name"].lower()
@@ -524,6 +527,8 @@ def _first_heading(lines: Sequence[str]) -> int | None:
     """Return the index of the first line that is a heading such as "Context:", or None."""
     is_below = False
     for number, line in enumerate(lines):
+        if not line.strip():
+            continue
         squeezed = _squeezed(line)
         found = _HEADING.match(squeezed)
         # An instruction is a heading unless a line above has a colon at its end, too.

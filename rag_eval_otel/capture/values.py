@@ -502,6 +502,8 @@ class Messages:
         """Return the position of a part of each of ``texts`` that ``others`` do not contain."""
         parts = {text: _parts_of(bare(text)) for text in texts}
         known = {part for several in parts.values() for part in several}
+        if not known:  # mostly
+            return {}
         for other in others:
             known -= _parts_in(bare(other), known).keys()
         places: dict[str, Place] = {}
@@ -519,7 +521,7 @@ def _parts_of(text: str) -> list[str]:
 
 def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
     places: dict[str, int] = {}
-    for at in range(len(text)):
+    for at in range(len(text) - _CHUNK + 1):
         part = text[at : at + _CHUNK]
         if part in parts:
             places.setdefault(part, at)
