@@ -485,8 +485,9 @@ def _widened(turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messa
     for at, passage in shown:
         held = [around.get(passage.text, ""), *(() if passage.text in reranked else reranked)]
         wide = [t for t in held if len(t) > len(passage.text) and passage.text.strip() in t]
-        text = next((t for t in wide if messages.place(t)), passage.text)
-        found[passage] = messages.place(text) or at, replace(passage, text=text)
+        places = ((place, t) for t in wide if (place := messages.place(t)))
+        place, text = next(places, (at, passage.text))
+        found[passage] = place, replace(passage, text=text)
     return found
 
 
