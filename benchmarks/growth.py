@@ -23,8 +23,8 @@ from _turns import reply, turns
 from opentelemetry.sdk.trace import TracerProvider
 
 from rag_eval_otel import instrument
+from rag_eval_otel.judge.codec import compose, read_parts
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.tools import evaluate_dataset
 from rag_eval_otel.types import Replies, Usage
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.judge.endpoint import Endpoint
 from rag_eval_otel.judge.lexical import MAX_CHARACTERS, features
-from rag_eval_otel.judge.limits import Endpoint
 from rag_eval_otel.judge.openai import OpenAIClient, OpenAIModel
 from rag_eval_otel.judge.usage import Ledger, name_of
 from rag_eval_otel.providers import provider_of

@@ -20,7 +20,8 @@ from rag_eval_otel.config import Thresholds, thresholds_of
 from rag_eval_otel.embed import Embed
 from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
-from rag_eval_otel.judge.limits import outcome_of, status_of
+from rag_eval_otel.judge.codec import clipped, prompt_hash
+from rag_eval_otel.judge.endpoint import outcome_of, status_of
 from rag_eval_otel.judge.models import (
     AnyEmbedder,
     AnyJudge,
@@ -33,7 +34,6 @@ from rag_eval_otel.judge.models import (
 )
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import Ledger, deadline_after, is_offline, name_of, scope
-from rag_eval_otel.judge.wire import clipped, prompt_hash
 from rag_eval_otel.metrics import (
     METRICS,
     MetricFunction,

@@ -12,7 +12,7 @@ from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import InstrumentSink
-from rag_eval_otel.judge.limits import Endpoint, Limits, Outcome
+from rag_eval_otel.judge.endpoint import Endpoint, Limits, Outcome
 from rag_eval_otel.judge.models import ProtectedModel
 from rag_eval_otel.live.store import Store
 from rag_eval_otel.testing import FakeJudge

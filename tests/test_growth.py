@@ -27,8 +27,8 @@ from rag_eval_otel.capture.sample import _truncated
 from rag_eval_otel.capture.span import Span
 from rag_eval_otel.capture.turns import is_verdict
 from rag_eval_otel.capture.values import Messages, bare, is_in, json_in, place
+from rag_eval_otel.judge.codec import clipped
 from rag_eval_otel.judge.lexical import MAX, Passages, claims_of, coverage, relevancy
-from rag_eval_otel.judge.wire import clipped
 from rag_eval_otel.metrics.groundedness import sentences_of
 from rag_eval_otel.types import Passage, Sample
 from rag_eval_otel.untrusted import harmless, says_nothing, suspicions

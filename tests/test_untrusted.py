@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile import naive
-from rag_eval_otel.judge import wire
+from rag_eval_otel.judge import codec
+from rag_eval_otel.judge.codec import compose, prompt_text
 from rag_eval_otel.judge.tasks import GROUNDEDNESS
-from rag_eval_otel.judge.wire import compose, prompt_text
 from rag_eval_otel.untrusted import harmless, normal_form, says_nothing, suspicions, visible
 
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
@@ -159,5 +159,5 @@ def test_no_attempt_changes_the_structure_of_a_prompt() -> None:
 
 def test_without_harmless_a_naive_judge_is_misled(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the corpus has what `harmless` takes away."""
-    monkeypatch.setattr(wire, "harmless", lambda text: text)
+    monkeypatch.setattr(codec, "harmless", lambda text: text)
     assert naive.misled()["clairvoyant"] >= 10

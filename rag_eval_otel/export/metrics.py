@@ -22,7 +22,7 @@ from rag_eval_otel import semconv
 from rag_eval_otel.capture.values import exportable
 from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.attributes import span_context
-from rag_eval_otel.judge.limits import Endpoint
+from rag_eval_otel.judge.endpoint import Endpoint
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.types import Evaluation, Feedback, HoldStatus, Reason, Sampling, SkipReason
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from rag_eval_otel import errors
+from rag_eval_otel.judge.codec import instructions_of
 from rag_eval_otel.judge.tasks import Judge, Reply, Task, may_share
 from rag_eval_otel.judge.usage import Ledger
-from rag_eval_otel.judge.wire import instructions_of
 
 R = TypeVar("R", bound=Reply)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag_eval_otel.errors import UnparsableReplyError
+from rag_eval_otel.judge.codec import compose, read_parts
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.usage import note
-from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import JudgeFunction, Replies, Usage
 

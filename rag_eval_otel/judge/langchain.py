@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.codec import compose, read_parts
 from rag_eval_otel.judge.tasks import Task
 from rag_eval_otel.judge.usage import note
-from rag_eval_otel.judge.wire import compose, read_parts
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.types import Replies, Usage

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder, LangChainEmbedder, OpenAIEmbedder
 from rag_eval_otel.environment import first_set, variable
+from rag_eval_otel.judge.codec import load_prompts
+from rag_eval_otel.judge.endpoint import Endpoint, Limits, is_usable
 from rag_eval_otel.judge.function import FunctionJudge
 from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import Judge, Task
 from rag_eval_otel.judge.usage import is_offline, name_of, title_of
-from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.prices import Prices, load_prices
 from rag_eval_otel.providers import OFFLINE, PROVIDERS, REGISTRIES, Part, parts_of
 from rag_eval_otel.types import Embedder, JudgeFunction, Replies, Vectors

@@ -22,10 +22,10 @@ from pydantic import ValidationError
 
 from rag_eval_otel import errors
 from rag_eval_otel.environment import first_set
-from rag_eval_otel.judge.limits import Endpoint, Limits, is_usable, retry_after, status_of
+from rag_eval_otel.judge.codec import Request, compose, read_parts
+from rag_eval_otel.judge.endpoint import Endpoint, Limits, is_usable, retry_after, status_of
 from rag_eval_otel.judge.tasks import Graded, Task, most_tokens
 from rag_eval_otel.judge.usage import attempt, note, will_attempt
-from rag_eval_otel.judge.wire import Request, compose, read_parts
 from rag_eval_otel.log import address_of, log
 from rag_eval_otel.providers import Provider, SchemaMode, TokenLimit, provider_of
 from rag_eval_otel.runtime.fork import call_in_child, leave_to_parent

@@ -7,7 +7,7 @@ from opentelemetry.context import Context
 
 from rag_eval_otel import semconv
 from rag_eval_otel.export.backends.annotation import exportable_attributes
-from rag_eval_otel.judge.limits import Attempt, status_of
+from rag_eval_otel.judge.endpoint import Attempt, status_of
 from rag_eval_otel.judge.usage import Meter
 from rag_eval_otel.live.langchain_spans import PROVIDERS, messages_json
 from rag_eval_otel.prices import Prices

@@ -26,11 +26,11 @@ from rag_eval_otel.errors import RedactionError
 from rag_eval_otel.evaluation import Measurement, chosen_labelling, failed_evaluation
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.judge.budget import Budget, RedisCounts, SlidingWindow
+from rag_eval_otel.judge.codec import load_prompts
+from rag_eval_otel.judge.endpoint import Attempt
 from rag_eval_otel.judge.lexical import evades
-from rag_eval_otel.judge.limits import Attempt
 from rag_eval_otel.judge.models import build_live_models
 from rag_eval_otel.judge.usage import Meter, scope, title_of
-from rag_eval_otel.judge.wire import load_prompts
 from rag_eval_otel.live.explain import Explanations
 from rag_eval_otel.live.judge_spans import write_judge_span
 from rag_eval_otel.live.recorded import FeedbackIntake

@@ -37,7 +37,7 @@ from rag_eval_otel.evaluation import (
     run_now,
 )
 from rag_eval_otel.judge.budget import Budget as RunBudget
-from rag_eval_otel.judge.wire import clipped
+from rag_eval_otel.judge.codec import clipped
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import MetricFunction, scale_of
 from rag_eval_otel.metrics.base import Direction, Metric, direction_of, label_of

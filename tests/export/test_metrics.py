@@ -14,7 +14,7 @@ from endpoints import measurement, report
 from rag_eval_otel import semconv
 from rag_eval_otel.errors import JudgeTransportError
 from rag_eval_otel.export.metrics import InstrumentSink, outcome_of
-from rag_eval_otel.judge.limits import Endpoint, Limits
+from rag_eval_otel.judge.endpoint import Endpoint, Limits
 from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 
 OK = Score(name="faithfulness", value=1, label="pass", version="v", explanation="x" * 2000)

@@ -14,9 +14,9 @@ from live import App, Row, attached, good_answers
 from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import aevaluate, record_answer, record_question
 from rag_eval_otel.drift.monitor import monitored_values
+from rag_eval_otel.judge.codec import compose
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.judge.tasks import GROUNDEDNESS
-from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.live.recorded import record_retrieval
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.tools.cli import main

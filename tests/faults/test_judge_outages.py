@@ -19,7 +19,7 @@ from openai_server import HttpReply, ScriptedOpenAI
 from rag_eval_otel import Config
 from rag_eval_otel.embed import OpenAIEmbedder
 from rag_eval_otel.errors import JudgeTimeoutError
-from rag_eval_otel.judge.limits import Endpoint
+from rag_eval_otel.judge.endpoint import Endpoint
 from rag_eval_otel.judge.openai import OpenAIJudge
 from rag_eval_otel.types import Evaluation
 from support import good_parts

@@ -19,9 +19,9 @@ from rag_eval_otel.capture.span import LogView, Span
 from rag_eval_otel.capture.turns import find_turns
 from rag_eval_otel.config import Config
 from rag_eval_otel.errors import ConfigError, JudgeError
+from rag_eval_otel.judge.codec import read_parts
 from rag_eval_otel.judge.openai import _replies
 from rag_eval_otel.judge.tasks import Reply, Task
-from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.tools.scores import read_scores
 
 TASKS: Sequence[Sequence[Task[Any]]] = (

@@ -11,8 +11,8 @@ from golden.cases import Case, Row, golden_dataset, is_batch, rows_of
 from golden.judges import GoldenJudge
 from golden.metrics import metric_of
 from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.codec import read_parts
 from rag_eval_otel.judge.tasks import Task
-from rag_eval_otel.judge.wire import read_parts
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeEmbedder, FakeJudge
 from rag_eval_otel.tools.read import check_needs

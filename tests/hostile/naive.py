@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rag_eval_otel.judge.codec import compose
 from rag_eval_otel.judge.tasks import GROUNDEDNESS, Task
-from rag_eval_otel.judge.wire import compose
 
 ATTEMPTS = [
     json.loads(line)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 import questions
 from properties import json_values
 from rag_eval_otel.judge import tasks as kinds
-from rag_eval_otel.judge.wire import compose, prompt_text
+from rag_eval_otel.judge.codec import compose, prompt_text
 from rag_eval_otel.metrics import METRICS
 from scoring import GOOD, spoilt
 from scoring import task_of as task

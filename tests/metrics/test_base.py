@@ -12,8 +12,8 @@ from properties import examples
 from rag_eval_otel import metrics as m
 from rag_eval_otel.errors import ConfigError, JudgeTransportError
 from rag_eval_otel.evaluation import definition_of
+from rag_eval_otel.judge.codec import compose
 from rag_eval_otel.judge.tasks import Kind
-from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.types import Score

@@ -12,7 +12,7 @@ import pytest
 from rag_eval_otel import aevaluate
 from rag_eval_otel import metrics as m
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.wire import compose
+from rag_eval_otel.judge.codec import compose
 from rag_eval_otel.metrics.custom import parse_levels
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools import evaluate_dataset

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.evaluation import Measurement
+from rag_eval_otel.judge.codec import compose
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.tasks import Reply, Task
 from rag_eval_otel.judge.usage import is_offline
-from rag_eval_otel.judge.wire import compose
 from rag_eval_otel.tools import collect
 from rag_eval_otel.tools.cli.options import (
     measurement_for,

@@ -21,8 +21,8 @@ from properties import json_values
 from rag_eval_otel import Sample, aevaluate, instrument
 from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
+from rag_eval_otel.judge.codec import clipped, compose, load_prompts, prompt_text, read_parts
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.wire import clipped, compose, load_prompts, prompt_text, read_parts
 from rag_eval_otel.tools import evaluate_dataset
 from rag_eval_otel.types import Evaluation
 from rag_eval_otel.untrusted import harmless

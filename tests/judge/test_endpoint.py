@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rag_eval_otel import errors
-from rag_eval_otel.judge.limits import Breaker, Endpoint, Limits, Outcome, outcome_of, retry_after
+from rag_eval_otel.judge.endpoint import Breaker, Endpoint, Limits, Outcome, outcome_of, retry_after
 from rag_eval_otel.judge.usage import deadline_after, scope
 from virtual_time import run_virtually
 
