@@ -39,9 +39,9 @@ class FailedRowError(RagEvalError):
 class JudgeError(RagEvalError):
     """A judge or embedder gave no usable reply; ``reason`` becomes `Score.reason`.
 
-    ``requests`` is 0 if the request was not sent. ``status`` is the HTTP status, or None if there
-    was no response. ``retry_after`` is the number of seconds after which the server allows the next
-    request, or None if the server named no time.
+    ``requests`` is 0 if a limit has held the request back. ``status`` is the HTTP status, or None
+    without a response. ``retry_after`` is the number of seconds after which the server allows the
+    next request, or None if it named no time.
     """
 
     reason: ClassVar[Reason] = "transport"

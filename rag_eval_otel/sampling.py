@@ -21,9 +21,9 @@ _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
 class SamplingRule:
     """Evaluate the fraction ``rate`` (0 to 1) of the turns to which all entries of ``match`` apply.
 
-    The keys of ``match`` are ``route``, ``model``, ``error``, ``metadata.<name>`` or names of span
-    attributes. A text is a pattern, in which ``*`` stands for any characters. A list applies if one
-    of its values does.
+    The keys are ``route``, ``model``, ``metadata.<name>``, span attributes and ``error``, which a
+    rule for failed turns needs. In a text, ``*`` is any characters. Of a list, one must apply. The
+    first rule counts.
     """
 
     match: Mapping[str, Any]

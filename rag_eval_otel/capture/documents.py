@@ -279,7 +279,7 @@ def parts_around(text: str, documents: Iterable[str]) -> list[str]:
 
 
 def consists_of(text: str, documents: Collection[str], *, beside: Iterable[str] = ()) -> bool:
-    """Return True if ``text`` has all ``documents``, and else only layout and texts ``beside``."""
+    """Return True if as many ``documents`` and else only layout and ``beside`` are in ``text``."""
     parts = parts_around(text, [*documents, *beside])
     is_all = len(parts_around(text, documents)) > len(documents)
     return is_all and not any(map(is_prose, parts))

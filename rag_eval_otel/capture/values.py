@@ -449,7 +449,7 @@ def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
 
 
 class Messages:
-    """The texts of the messages that an LLM was shown, with methods to find a text in them."""
+    """The texts of messages, with methods to find a text in them, from the ``first`` on."""
 
     def __init__(self, texts: Iterable[str], *, first: int = 0) -> None:
         self.texts = tuple(texts)
@@ -486,7 +486,7 @@ class Messages:
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
     def places_apart(self, texts: Iterable[str]) -> dict[str, Place]:
-        """Return the position of each text outside of longer ones; a part of one has its lines."""
+        """Return message and offset of each text outside longer ones; a part is a whole line."""
         left, found = [*self.texts], dict[str, Place]()
         for text in sorted(texts, key=len, reverse=True):
             is_part = any(text in longer for longer in found)

@@ -115,18 +115,19 @@ class BettingDetector:
     def relearn(self, reference: Sequence[object] | None = None) -> None:
         """Discard the evidence of a change, and start a new baseline.
 
-        The baseline is learned from ``reference``. Without a reference, it is the detector's
-        ``target`` or, if there is no target, learned from the next scores.
+        It is learned from ``reference`` (`ConfigError` below two valid scores), or else is the
+        ``target`` or, if there is none, learned from the next scores.
         """
+        scores = [x for x in map(valid_score, reference or ()) if x is not None]
+        if reference is not None and len(scores) < 2:  # noqa: PLR2004
+            msg = (
+                f"a reference needs two scores in [0, 1] or more (better 2,000), not {len(scores)}"
+            )
+            raise ConfigError(msg)
         self._evidence: Evidence | None = None
-        self._learning = array("d")
+        self._learning = array("d", scores)
         self._pause = 0
         if reference is not None:
-            self._learning.extend(x for x in map(valid_score, reference) if x is not None)
-            number = len(self._learning)
-            if number < 2:  # noqa: PLR2004
-                msg = f"a reference needs two scores in [0, 1] or more (better 2,000), not {number}"
-                raise ConfigError(msg)
             self._end_learning()
         elif self._target is not None:
             self._evidence = self._against(Baseline.from_target(self._target))

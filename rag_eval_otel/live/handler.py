@@ -14,6 +14,7 @@ from rag_eval_otel.export.metrics import Stats
 from rag_eval_otel.live.instrument import (
     ATTACHING,
     Handle,
+    config_of,
     find_sinks,
     instrument,
     pipeline_of,
@@ -48,7 +49,7 @@ class RagEvalCallbackHandler(LangChainCapture):
         sinks: Sequence[Sink | str] = (),
         **options: Unpack[ConfigOptions],
     ) -> None:
-        self._config = config or Config.from_env(**options)
+        self._config = config_of(config, options)
         self._sinks = tuple(find_sinks(sinks))
         self._given = self._config if config or options else None
         self._attached: Handle | None = None

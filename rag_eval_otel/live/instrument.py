@@ -193,7 +193,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         **options: Unpack[ConfigOptions],
     ) -> None:
         check_processor(next_processor)
-        config = _config(config, options)
+        config = config_of(config, options)
         provider = tracer_provider or get_tracer_provider()
         own_sinks = find_sinks(sinks)
         pipeline = _new_pipeline(config, provider, meter_provider, logger_provider, own_sinks)
@@ -264,8 +264,8 @@ def instrument(
 ) -> Handle:
     """Attach live scoring to a tracer provider and return its `Handle`.
 
-    Without ``config``, the options are read from the environment, and ``options`` take precedence.
-    Invalid ones raise `ConfigError`. The default of ``tracer_provider`` is the global one. If the
+    ``options`` precede those in the environment; a ``config`` takes their place. Invalid ones, and
+    both, raise `ConfigError`. The default of ``tracer_provider`` is the global one. If the
     application has set none, it is made from the standard ``OTEL_*`` variables.
 
     A provider is instrumented once: a further call returns the handle of the first call. Each of
@@ -273,7 +273,7 @@ def instrument(
     entry point in the group ``rag_eval_otel.sinks``.
     """
     has_options = config is not None or bool(options)
-    config = _config(config, options)
+    config = config_of(config, options)
     own_sinks = find_sinks(sinks)
     with ATTACHING:
         find = get_tracer_provider if sdk_disabled() else global_or_new_tracer_provider
@@ -301,7 +301,9 @@ def instrument(
 ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
 
 
-def _config(config: Config | None, options: ConfigOptions) -> Config:
+def config_of(config: Config | None, options: ConfigOptions) -> Config:
+    if config is not None and options:
+        raise ConfigError(f"pass a config or options, not both: {', '.join(options)}")
     config = config or Config.from_env(**options)
     value: object = config
     if not isinstance(value, Config):

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from importlib.metadata import entry_points
 from typing import Any
 
-from rag_eval_otel.config import Config
 from rag_eval_otel.live.instrument import Handle, instrument
 from rag_eval_otel.log import log
 from rag_eval_otel.runtime.guard import require
@@ -37,8 +36,7 @@ class RagEvalInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             options.pop(name, None)
         names = ("tracer_provider", "meter_provider", "logger_provider", "sinks")
         others = {name: value for name in names if (value := options.pop(name, None))}
-        config = options.pop("config", None) or Config.from_env(**options)
-        self._handle = instrument(config, **others)
+        self._handle = instrument(options.pop("config", None), **others, **options)
         self._handle.install_langchain_hook(unless=_is_traced_by_others)
 
     def _uninstrument(self, **_: Any) -> None:

@@ -299,9 +299,9 @@ class _Known:
 class FeedbackIntake:
     """A sink that finds the recent turn of each feedback.
 
-    ``pass_on`` is called with feedback that has the ids of its turn. ``is_under_way(trace_id)``:
-    whether a trace or LangChain run has yet to be read.
-    ``on_late``: called with feedback that is too late for the span, and `Evaluation.about`.
+    ``pass_on`` gets it, with the ids of its turn if known; that on a LangChain run waits.
+    ``is_under_way(trace_id)``: whether a trace or run has yet to be read.
+    ``on_late`` gets what is too late or unmatched, and `Evaluation.about`.
     """
 
     instruments: InstrumentSink
@@ -442,7 +442,7 @@ def register(intake: FeedbackIntake) -> None:
 
 
 def intake_for(trace_id: int) -> FeedbackIntake | None:
-    """Return the intake that has seen the trace, or else the newest, open ones first."""
+    """Prefer open intakes, then one that knows the trace, then the newest; or None."""
     alive = filter(None, [each() for each in _intakes])
     newest_last = sorted(alive, key=lambda one: (not one.evaluator.is_closed, one.knows(trace_id)))
     return newest_last[-1] if newest_last else None

@@ -17,7 +17,7 @@ from rag_eval_otel.types import EmbedFn, Sample, Score
 
 
 class Ranking(NamedTuple):
-    """Grades of the hits by rank and of all relevant documents; how many ids were retrieved."""
+    """Grades of hits by rank and of all relevant documents; distinct ids in the first ``k``."""
 
     hits: dict[int, float]
     grades: Sequence[float]

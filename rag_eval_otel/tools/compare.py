@@ -399,10 +399,10 @@ _COLUMNS = ("condition", "found", "interval", "rows", "result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """The conditions of a release; values out of range are a `ConfigError`.
+    """The conditions of a release; a bad share or drop is a `ConfigError`.
 
     - ``means``: the lowest mean by metric, on its own scale. ``most``: the highest mean by metric,
-      for metrics whose low scores are good. ``pass_rate``: the lowest share of rows with the label
+      for metrics whose low scores are good. ``pass_rate``: the lowest share of labelled rows that
       pass.
     - ``no_worse``: the drop of the mean (the rise, if low scores are good) that is tolerated, by
       metric, against ``baseline``, the score file of an earlier run; with ``versions`` "any" also

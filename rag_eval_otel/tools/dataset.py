@@ -185,7 +185,7 @@ class DatasetResult:
 
     @property
     def judge(self) -> str | None:
-        """The names of the judge models that answered; None if no judge was asked."""
+        """The judges of the scores, joined by ", "; None if no judge answered."""
         return self.totals.judge
 
     def __getitem__(self, name: str) -> MetricSummary:

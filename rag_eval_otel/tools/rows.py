@@ -76,7 +76,7 @@ class Row:
 
     @property
     def verdict(self) -> Mapping[str, str | None]:
-        """The label, the outcome and the cause of the turn, by these names."""
+        """Label, outcome, cause by name; of an unscored span, ``status``."""
         if any(self.stored.values()):
             return self.stored
         return {name: getattr(self.evaluation, name) for name in VERDICT}

@@ -98,7 +98,7 @@ def wilson(successes: int, n: int) -> Range:
 
 
 def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:
-    """Return the ends of the scale of ``values``, such as 1 and 5; None if it is unknown."""
+    """Return the scale of ``values``, or None; ``units``: the same on [0, 1], or empty."""
     own, normalized = np.asarray(values, np.float64), np.asarray(units, np.float64)
     if not len(own):
         return None

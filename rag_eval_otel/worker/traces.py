@@ -51,7 +51,7 @@ class Traces:
         self.size += len(part.content) + _PART
 
     def wait_for_refused(self) -> None:
-        """Wait longer for the roots of traces, because a request was refused and comes later."""
+        """Keep traces without a root for longer: a request was refused, and is sent again."""
         self._refused = self.clock()
 
     def complete(self, *, all_traces: bool = False) -> list[tuple[bytes, int]]:

@@ -299,9 +299,9 @@ def _copied(part: ExportTraceServiceRequest, outer: ResourceSpans, inner: ScopeS
 
 
 def pieces(content: bytes) -> Iterator[bytes]:
-    """Divide a large request between its resources, as receivers refuse more than 4 MiB.
+    """Divide a request of over 2 MiB between its resources: receivers refuse more than 4 MiB.
 
-    The parts of a trace are one request here, which no receiver would have got otherwise.
+    The requests of a trace have been joined to one here. A resource is kept whole.
     """
     first = at = 0
     while at < len(content) and len(content) - first > _PIECE:

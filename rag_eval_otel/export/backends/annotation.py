@@ -223,7 +223,7 @@ class Client(Protocol):
         """Send ``annotations``, and return a refusal for each that the backend did not store.
 
         Return when the backend has stored the others. An annotation that is sent again must not be
-        stored twice. Raise `BackendError` if none was stored, or if it is not known which were.
+        stored twice. A `BackendError` means that none was stored, or that this is unknown.
         """
 
 
