@@ -34,8 +34,8 @@ from labelled import Row, parts, read
 from offline_judge import DEFAULT, HERE, LABELS
 
 from rag_eval_otel.judge.codec import compose
-from rag_eval_otel.judge.models import chosen_models
 from rag_eval_otel.judge.tasks import Judge, Reply, Task
+from rag_eval_otel.models import chosen_models
 from rag_eval_otel.tools.calibrate import Calibration, Figure, calibrate
 from rag_eval_otel.tools.dataset import DatasetResult, aevaluate_dataset
 from rag_eval_otel.tools.stats import aligned

@@ -22,16 +22,6 @@ from rag_eval_otel.judge.ask import Ask
 from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.judge.codec import clipped, prompt_hash
 from rag_eval_otel.judge.endpoint import outcome_of, status_of
-from rag_eval_otel.judge.models import (
-    AnyEmbedder,
-    AnyJudge,
-    AnyPrices,
-    AnyPrompts,
-    chosen_max_text_chars,
-    chosen_models,
-    chosen_prices,
-    chosen_prompts,
-)
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.judge.usage import Ledger, deadline_after, is_offline, name_of, scope
 from rag_eval_otel.metrics import (
@@ -43,6 +33,16 @@ from rag_eval_otel.metrics import (
 )
 from rag_eval_otel.metrics.base import Metric, kinds_of
 from rag_eval_otel.metrics.custom import FunctionMetric
+from rag_eval_otel.models import (
+    AnyEmbedder,
+    AnyJudge,
+    AnyPrices,
+    AnyPrompts,
+    chosen_max_text_chars,
+    chosen_models,
+    chosen_prices,
+    chosen_prompts,
+)
 from rag_eval_otel.prices import Prices
 from rag_eval_otel.runtime.guard import LimitedLog
 from rag_eval_otel.runtime.threads import Workers

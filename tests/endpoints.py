@@ -13,8 +13,8 @@ from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.drift import DriftSink
 from rag_eval_otel.export.metrics import InstrumentSink
 from rag_eval_otel.judge.endpoint import Endpoint, Limits, Outcome
-from rag_eval_otel.judge.models import ProtectedModel
 from rag_eval_otel.live.store import Store
+from rag_eval_otel.models import ProtectedModel
 from rag_eval_otel.testing import FakeJudge
 from rag_eval_otel.types import Evaluation, Feedback, Sampling, Score, Usage
 

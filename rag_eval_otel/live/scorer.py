@@ -29,13 +29,13 @@ from rag_eval_otel.judge.budget import Budget, RedisCounts, SlidingWindow
 from rag_eval_otel.judge.codec import load_prompts
 from rag_eval_otel.judge.endpoint import Attempt
 from rag_eval_otel.judge.lexical import evades
-from rag_eval_otel.judge.models import build_live_models
 from rag_eval_otel.judge.usage import Meter, scope, title_of
 from rag_eval_otel.live.explain import Explanations
 from rag_eval_otel.live.judge_spans import write_judge_span
 from rag_eval_otel.live.recorded import FeedbackIntake
 from rag_eval_otel.log import cause_of
 from rag_eval_otel.metrics import resolve_metrics, with_thresholds
+from rag_eval_otel.models import build_live_models
 from rag_eval_otel.prices import load_prices
 from rag_eval_otel.runtime.guard import Edge, LimitedLog
 from rag_eval_otel.runtime.threads import BackgroundEvaluator, GivenUp

@@ -16,11 +16,11 @@ from opentelemetry.trace import get_tracer_provider
 from rag_eval_otel.config import Config, thresholds_of
 from rag_eval_otel.errors import ConfigError, FailedRowError
 from rag_eval_otel.evaluation import aevaluate, run_now
-from rag_eval_otel.judge.models import AnyEmbedder, AnyJudge
 from rag_eval_otel.live.instrument import RagEvalSpanProcessor, instrument
 from rag_eval_otel.live.recorded import passages_of
 from rag_eval_otel.metrics import MetricFunction, resolve_metrics
 from rag_eval_otel.metrics.base import Metric, direction_of
+from rag_eval_otel.models import AnyEmbedder, AnyJudge
 from rag_eval_otel.runtime.sdk import attachment_of
 from rag_eval_otel.types import Evaluation, Sample, Score
 

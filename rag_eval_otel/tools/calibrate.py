@@ -21,10 +21,10 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.embed import HashingEmbedder
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.evaluation import aevaluate
-from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.judge.tasks import Judge
 from rag_eval_otel.metrics import METRICS
 from rag_eval_otel.metrics.base import Direction
+from rag_eval_otel.models import build_plain_judge
 from rag_eval_otel.tools.cli.options import print_result, say
 from rag_eval_otel.tools.read import source_of, write_whole
 from rag_eval_otel.tools.rows import number, score_from_cells

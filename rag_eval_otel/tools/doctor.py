@@ -26,9 +26,9 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from rag_eval_otel import errors, semconv
 from rag_eval_otel.config import Config
 from rag_eval_otel.environment import Signal, exporter_names
-from rag_eval_otel.judge.models import build_embedder, build_plain_judge
 from rag_eval_otel.judge.tasks import STATEMENTS
 from rag_eval_otel.live.shutdown import call_at_end
+from rag_eval_otel.models import build_embedder, build_plain_judge
 from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.threads import Workers
 from rag_eval_otel.tools.rows import number

@@ -18,8 +18,8 @@ from rag_eval_otel.config import Config
 from rag_eval_otel.embed import LangChainEmbedder
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.langchain import LangChainJudge
-from rag_eval_otel.judge.models import build_plain_judge
 from rag_eval_otel.judge.tasks import Rating
+from rag_eval_otel.models import build_plain_judge
 from rag_eval_otel.types import Replies, Usage
 
 CALLS, AT_ONCE = 500, 16

@@ -10,7 +10,7 @@ import pytest
 from rag_eval_otel import Config, LocalJudge, aevaluate
 from rag_eval_otel.errors import ConfigError
 from rag_eval_otel.judge.local import Classifier
-from rag_eval_otel.judge.models import build_plain_judge
+from rag_eval_otel.models import build_plain_judge
 from rag_eval_otel.tools import evaluate_dataset
 from support import SAMPLE
 

@@ -82,8 +82,8 @@ def scoring_config(options: argparse.Namespace) -> Config:
 
 def measurement_for(config: Config, **changes: Any) -> Measurement:
     """Return what live evaluation measures by, with ``changes``."""
-    from rag_eval_otel.judge.models import build_embedder, build_plain_judge  # noqa: PLC0415
     from rag_eval_otel.live.scorer import build_measurement  # noqa: PLC0415
+    from rag_eval_otel.models import build_embedder, build_plain_judge  # noqa: PLC0415
     from rag_eval_otel.runtime.guard import LimitedLog  # noqa: PLC0415
 
     return replace(

@@ -27,15 +27,15 @@ from rag_eval_otel.errors import (
     MissingDependencyError,
 )
 from rag_eval_otel.judge.lexical import LexicalJudge
-from rag_eval_otel.judge.models import (
+from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.judge.tasks import Rating, Task
+from rag_eval_otel.judge.usage import deadline_after, scope
+from rag_eval_otel.models import (
     build_embedder,
     build_live_models,
     build_plain_judge,
     chosen_models,
 )
-from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.tasks import Rating, Task
-from rag_eval_otel.judge.usage import deadline_after, scope
 from rag_eval_otel.providers import PROVIDERS, Provider
 from rag_eval_otel.types import Replies
 from support import SAMPLE, install
@@ -289,7 +289,7 @@ def test_our_own_providers_stay_ours() -> None:
 
 SNIPPETS = re.findall(
     r"(?<!-->\n)```python\n(.*?)```",  # complete examples are run by tests/test_docs.py
-    (Path(__file__).parents[2] / "docs" / "judges.md").read_text(encoding="utf-8"),
+    (Path(__file__).parents[1] / "docs" / "judges.md").read_text(encoding="utf-8"),
     flags=re.DOTALL,
 )
 
