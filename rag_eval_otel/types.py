@@ -291,7 +291,7 @@ class Score:
                 raise ValueError(msg)
             object.__setattr__(self, "value", float(self.value))
         elif self.reason is None or (self.value, self.normalized) != (None, None):
-            msg = f"Score {self.name!r} is {self.status}: it needs a reason and no value."
+            msg = f"Score {self.name!r} is {self.status}: it needs a reason, and no number."
             raise ValueError(msg)
 
     @property

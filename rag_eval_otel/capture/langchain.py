@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial, wraps
+from functools import partial, wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat, TypeVar, cast
 from uuid import UUID, uuid4
@@ -59,11 +59,14 @@ class LangChainCapture(BaseCallbackHandler):
     def __init__(self, connect: Callable[[], RunRecorder], *, edge: Edge) -> None:
         self.enabled = True
         self._connect = connect
+        self._recorder: RunRecorder | None = None
         self.edge = edge
 
-    @cached_property
+    @property
     def recorder(self) -> RunRecorder:
-        return self._connect()
+        if self._recorder is None:  # no `cached_property`: until Python 3.12, all share one lock
+            self._recorder = self._connect()
+        return self._recorder
 
     @property
     def run_inline(self) -> bool:  # type: ignore[override]
@@ -138,7 +141,7 @@ class LangChainCapture(BaseCallbackHandler):
     ) -> Run | None:
         if not self.enabled:
             return None
-        recorder = self.recorder
+        recorder = self._recorder or self.recorder
         parent_id = event.get("parent_run_id")
         parent = _number(parent_id) if parent_id is not None else None
         if parent not in recorder.runs and is_silent():
@@ -151,7 +154,8 @@ class LangChainCapture(BaseCallbackHandler):
         return run
 
     def find(self, run_id: UUID | None) -> Run | None:
-        return None if run_id is None else self.recorder.runs.get(_number(run_id))
+        runs = (self._recorder or self.recorder).runs
+        return None if run_id is None else runs.get(_number(run_id))
 
     def search(self, above: Run | None, name: str, query: object) -> Run | None:
         parent = above.id if above else None

@@ -122,11 +122,9 @@ def _only_prepares(tree: StepTree) -> bool:
     if is_search or _returns_documents(tree):
         return True
     calls = tree.generators
-    if not calls or any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps):
-        return False
-    if any(_parsed(calls, tree.steps)):
-        return False
-    return all(is_verdict(c.output) if c.output else c.calls_tools for c in calls)
+    is_other = not calls or any(step.kind in {"tool", *RETRIEVALS} for step in tree.steps)
+    is_other |= any(len(text.split()) > 1 for _, text in _parsed(calls, tree.steps))
+    return not is_other and all(is_verdict(c.output) if c.output else c.calls_tools for c in calls)
 
 
 def _returns_documents(tree: StepTree) -> bool:

@@ -379,9 +379,9 @@ def history_in(data: Found) -> tuple[Message, ...]:
 def _results(messages: Found) -> tuple[Result, ...]:
     """Return the tool results after the last user message; the text is empty if it was cut."""
     found = messages_in(messages)
-    last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=0)
+    last = max((n for n, one in enumerate(found) if one["role"] == "user"), default=-1)
     called: dict[str, str] = {}
-    for message in found[last:]:
+    for message in found[last + 1 :]:
         called |= message.get("called", {})
     return tuple(
         Result(
@@ -389,10 +389,10 @@ def _results(messages: Found) -> tuple[Result, ...]:
             tool=str(one.get("name") or called.get(str(one.get("id")), "")),
             documents=passages_in(one.get("artifact")) or (),
         )
-        for message in found[last:]
+        for message in found[last + 1 :]
         if message["role"] == "tool"
         for one in message.get("results") or [{"text": message.get("content")}]
-    ) + tuple(one for message in found[last:] for one in _hosted(message))
+    ) + tuple(one for message in found[max(last, 0) :] for one in _hosted(message))
 
 
 def _hosted(message: Any) -> Sequence[Result]:

@@ -690,9 +690,10 @@ def may_grade(call: Step, turn: Turn) -> bool:
     for one in turn.calls:
         if one.start >= call.start or not one.output or one.id in turn.tool_calls:
             continue
-        seen = {text for text in found if place(text, one.prompt)}
-        if seen and shown <= seen and place(one.output, call.prompt):
-            return True
+        if place(one.output, call.prompt):
+            seen = {text for text in found if place(text, one.prompt)}
+            if seen and shown <= seen:
+                return True
     return False
 
 

@@ -148,7 +148,7 @@ class Budget:
                 raise BudgetSpentError(f"not asked: the budget of {self.limits[refused]} is spent")
             # This process counts on its own, too, for the time when the shared counts are gone.
             local = tuple(map(SlidingWindow.add, self._windows, [now] * len(amounts), amounts))
-        taken = shared and shared[1]
+        taken = None if shared is None else shared[1]
         return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:

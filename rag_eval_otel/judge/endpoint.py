@@ -358,7 +358,7 @@ class Endpoint:
         if is_first:
             self._paused_at = now
         if seconds is None:
-            seconds = _back_off(self.breaker.failures) / 2 * (1 + self._draw())
+            seconds = _back_off(max(1, self.breaker.failures)) / 2 * (1 + self._draw())
         jitter = self._draw() * min(1.0, _JITTER * seconds)
         self._paused_until = max(self._paused_until, now + min(seconds, _DAY) + jitter)
         return seconds

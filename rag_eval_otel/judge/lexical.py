@@ -171,7 +171,10 @@ def _read(answer: str) -> tuple[list[str], list[str], bool]:
     for sentence, clauses in zip(told, read, strict=True):
         if any(clause.refuses for clause in clauses):
             said += _beside_refusal(clauses)
-        elif not (_is_remark(sentence) or (refuses and any(one.is_courtesy for one in clauses))):
+        elif not (
+            _is_remark(sentence)
+            or (refuses and any(one.is_courtesy for one in clauses) and not _has_number(sentence))
+        ):
             said.append(_FRAME.sub("", sentence))
     found = [term for term in terms(" ".join(said)) if term.weight > STOP]
     is_little = refuses and sum(term.weight for term in found) < _CLAIM
@@ -187,6 +190,10 @@ class _Clause(NamedTuple):
     def is_courtesy(self) -> bool:
         """Whether it only goes with a refusal: an apology, advice, what the speaker has done."""
         return "F" in self.roles or "I" in self.roles
+
+
+def _has_number(text: str) -> bool:
+    return any(map(str.isdecimal, text))
 
 
 def _clauses(sentence: str) -> list[_Clause]:
@@ -245,9 +252,9 @@ def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
         follows = follows or clause.refuses
         contrasts = "C" in clause.roles or (contrasts and not clause.refuses)
         weight = sum(term.weight for term in terms(clause.text))
-        tells = weight >= _TELLING and clause.roles[:1] not in "XD"
+        tells = (weight >= _TELLING or _has_number(clause.text)) and clause.roles[:1] not in "XD"
         is_own = contrasts or "C" in after.roles or (follows and tells)
-        if is_own and not clause.refuses and not clause.is_courtesy:
+        if is_own and not clause.refuses and (_has_number(clause.text) or not clause.is_courtesy):
             said.append(_BUT.sub("", clause.text))
     return said
 

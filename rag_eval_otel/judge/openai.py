@@ -333,7 +333,11 @@ class OpenAIClient:
         self._given = client
         self._clients: _Clients = {}
         call_in_child(self._leave_clients)
-        self._spare = None if client else _first_http_client(timeout)  # for the first event loop
+        _import_all()
+        self._spare = None  # a client over HTTP for the first event loop
+        if client is None:
+            with Edge("the HTTP client", on_error=lambda _: None):  # the request raises it again
+                self._spare = _new_http_client(timeout)
 
     def _leave_clients(self) -> None:
         leave_to_parent(self._clients)
@@ -394,11 +398,10 @@ class OpenAIClient:
         return openai.AsyncOpenAI(**options)
 
 
-def _first_http_client(timeout: float) -> Any:
-    """Return a client for one event loop, and have all imported that a request needs.
+def _import_all() -> None:
+    """Import all that a request needs, on the caller's thread, which makes the first client, too.
 
-    This is done on the caller's thread: if the host forks while another thread imports a module or
-    reads the TLS certificates, neither can be done in the child.
+    A child that is forked while another thread imports or reads TLS certificates could do neither.
     """
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets
@@ -406,8 +409,7 @@ def _first_http_client(timeout: float) -> Any:
     import_module("openai")
     with suppress(ImportError):  # of the first connection
         import_module("anyio.streams.tls")
-    with Edge("the HTTP client", on_error=lambda _: None):  # the first request raises it again
-        return _new_http_client(timeout)
+        import_module("anyio._backends._asyncio")
 
 
 def _new_http_client(timeout: float) -> Any:

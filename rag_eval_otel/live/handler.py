@@ -87,7 +87,7 @@ class RagEvalCallbackHandler(LangChainCapture):
 
     def _attach(self) -> RunRecorder:
         """Attach to a tracer provider, at the first run; return the recorder of LangChain runs."""
-        with ATTACHING:  # the first runs may begin on several threads at once
+        with ATTACHING.lock:  # the first runs may begin on several threads at once
             if self._has_failed:  # so would each further attempt
                 raise ConfigError("not attached: the first attempt has failed")
             self._has_failed = True

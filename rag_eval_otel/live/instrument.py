@@ -28,6 +28,7 @@ from rag_eval_otel.live.shutdown import call_at_end
 from rag_eval_otel.log import log
 from rag_eval_otel.metrics import resolve_metrics
 from rag_eval_otel.registry import Registry
+from rag_eval_otel.runtime.fork import call_in_child
 from rag_eval_otel.runtime.sdk import (
     Attachment,
     OriginalProcessor,
@@ -275,7 +276,7 @@ def instrument(
     has_options = config is not None or bool(options)
     config = config_of(config, options)
     own_sinks = find_sinks(sinks)
-    with ATTACHING:
+    with ATTACHING.lock:
         find = get_tracer_provider if sdk_disabled() else global_or_new_tracer_provider
         provider = tracer_provider or find()
         attachment = attachment_of(provider)
@@ -298,7 +299,18 @@ def instrument(
         return handle
 
 
-ATTACHING = threading.RLock()  # loading an exporter may call `instrument` again
+class _Attaching:
+    """The lock of all that attach to a provider; a child that is forked meanwhile has its own."""
+
+    def __init__(self) -> None:
+        self._renew()
+        call_in_child(self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()  # loading an exporter may call `instrument` again
+
+
+ATTACHING = _Attaching()
 
 
 def config_of(config: Config | None, options: ConfigOptions) -> Config:

@@ -82,7 +82,7 @@ class Admission:
     def draw(self, trace_id: int, facts: Callable[[], Facts] = dict) -> Sampling | SkipReason:
         """Return how the turn was sampled, or the reason why it is not evaluated."""
         probability = self.sample_rate
-        if self.rules or 0 < probability < 1:  # else scoring is off, also after errors
+        if self.rules or 0 < probability < 1:  # at 0, scoring is off, also after errors
             probability = probability_of(facts(), self.rules, otherwise=probability)
         if not self.has_cascade:
             if sampling_point(trace_id) >= probability:

@@ -89,7 +89,6 @@ class LimitedLog:
         self,
         part: str,
         error: BaseException,
-        *,
         kind: str = "",
         count: Callable[[], None] = lambda: None,
     ) -> None:

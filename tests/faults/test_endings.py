@@ -39,20 +39,19 @@ def measure(row: Row, name: str, script: str, *, turns: int, **variables: str) -
 
 @posix
 @pytest.mark.fault(18, expected="each process scores its own turns")
-def test_fault_18_a_fork_right_after_the_first_turn(row: Row) -> None:
+@pytest.mark.parametrize("missing", ["", "aiohttp"])
+def test_fault_18_a_fork_right_after_the_first_turn(row: Row, missing: str) -> None:
     """The threads of this library import nothing: a child could never import it."""
     script = """
 class Finder:
-    def find_spec(self, name, path, target=None):
-        name = threading.current_thread().name
-        if name.startswith("rag-eval-otel"): raise SystemExit(name)
+    def find_spec(self, *_): assert "rag-eval" not in threading.current_thread().name
 sys.meta_path.insert(0, Finder())
 made(1)
 child = os.fork()
 made(5)
 if child: os.waitpid(child, 0)
 """
-    assert measure(row, "parent and child", script, turns=11) == 0
+    assert measure(row, "parent and child", script, turns=11, SERVED_WITHOUT=missing) == 0
 
 
 @posix

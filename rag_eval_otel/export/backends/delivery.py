@@ -192,8 +192,9 @@ class Delivery:
         with self._changed:
             if self._is_closed:  # `close` has counted the batch
                 return
-            self._pause = self._at_most(2 * self._pause or self._limits.pause) if failed else 0.0
-            waits = [max(self._pause, error.retry_after) for error in failed if error.is_temporary]
+            pause = min(2 * self._pause or self._limits.pause, self._limits.max_pause)
+            self._pause = pause if failed else 0.0
+            waits = [max(self._at_most(pause), e.retry_after) for e in failed if e.is_temporary]
             self._paused_until = self._clock() + max(waits, default=0.0)
             for number, entry in batch.items():
                 error = errors.get(entry.annotation.id)
