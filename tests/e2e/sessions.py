@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> int:
     """Run all sessions, print what each prints, and then a list of all."""
     listed = subprocess.run([*NOX, "--list", "--json"], check=True, capture_output=True, text=True)
     names = [str(one["session"]) for one in json.loads(listed.stdout)]
+    names.sort(key=lambda name: name not in {"mlflow", "phoenix"})  # the longest first
     lines, statuses = [], set[int]()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for future in as_completed([pool.submit(run, name, arguments) for name in names]):

@@ -20,8 +20,8 @@ from e2e.programs import free_ports, get, running
 from e2e.proxy import Fault, Proxy, proxied
 
 COMMAND = Path(sys.executable).with_name("mlflow")
-TURNS, BAD_TURNS = 200, 20
-PATIENCE = 900.0  # MLflow takes one feedback in a request, which are up to 2,000
+TURNS, BAD_TURNS = 60, 6
+PATIENCE = 900.0  # MLflow takes one feedback in a request, which are up to 1,350
 TRACES = "api/3.0/mlflow/traces"
 
 pytestmark = [
@@ -135,7 +135,7 @@ def test_feedback_equals_the_scores(mlflow: MLflow, proxy: Proxy, fault: Fault) 
 
 def test_backfill_equals_live_scores(mlflow: MLflow, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the middle and run again: each once. A third run writes nothing."""
-    count = 500
+    count = 150
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.http)
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     headers = {"x-mlflow-experiment-id": mlflow.create_experiment("past")}

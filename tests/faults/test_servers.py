@@ -114,8 +114,7 @@ def test_fault_22_gunicorn_and_sigterm(
     if worker == "gevent":
         pytest.importorskip("gevent")
     (port,), app = free_ports(1), "asgi" if "uvicorn" in worker else "wsgi"
-    config = tmp_path / "config.py"
-    config.write_text(CONFIG)
+    (config := tmp_path / "config.py").write_text(CONFIG)
     options = ("--worker-class", worker, *WORKERS[worker], "--config", str(config), *preload)
     early = {"SERVED_TURNS_AT_IMPORT": "yes"} if preload else {}
     with (
