@@ -197,7 +197,7 @@ class Sentence(NamedTuple):
 
 def sentences_of(text: str) -> list[Sentence]:
     """Divide ``text`` into sentences and list items; of more than 40, neighbours are joined."""
-    sentences: list[Sentence] = []
+    sentences: list[tuple[list[str], int, int]] = []  # texts, start and end of each
     start = 0
     for end in [*_END.finditer(text), None]:
         at = end.start() + len(end[0].rstrip()) if end else len(text)  # including closing quotes
@@ -206,17 +206,16 @@ def sentences_of(text: str) -> list[Sentence]:
             if following.islower() or _UNENDED.search(last):
                 continue
         piece = text[start:at]
-        begin = start + len(piece) - len(piece.lstrip())
+        begin, stop = start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
         shown = _SPACE.sub(" ", piece).strip()
         bare = _BULLET.sub("", shown)
         if _LETTER.search(shown):
-            shown = bare if _LETTER.search(bare) else shown
-            sentences.append(Sentence(shown, begin, start + len(piece.rstrip())))
+            sentences.append(([bare if _LETTER.search(bare) else shown], begin, stop))
         elif sentences and shown:
-            before = sentences[-1]
-            both = f"{before.text} {shown}"
-            sentences[-1] = Sentence(both, before.start, start + len(piece.rstrip()))
+            texts, first, _ = sentences[-1]
+            texts.append(shown)
+            sentences[-1] = texts, first, stop
         start = end.end() if end else start
     size = -(-len(sentences) // _MOST_SENTENCES) or 1
     groups = (sentences[i : i + size] for i in range(0, len(sentences), size))
-    return [Sentence(" ".join([s.text for s in g]), g[0].start, g[-1].end) for g in groups]
+    return [Sentence(" ".join([t for s in g for t in s[0]]), g[0][1], g[-1][2]) for g in groups]
