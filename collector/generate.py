@@ -27,6 +27,7 @@ from rag_eval_otel.semconv import (
 from rag_eval_otel.tools.rules import Target, render
 
 FOLDER = Path(__file__).parent
+_OWN = "|".join(map(re.escape, native.CONTENT))
 OTHER_SCALES = frozenset({"correctness", "instance_rubric", "rubric"})
 """Metrics whose scale is not [0, 1]; what is counted is from 0 to 1."""
 
@@ -118,7 +119,7 @@ def generated() -> Mapping[Path, str]:
 def _of_spans() -> Iterator[str]:
     for pattern in (
         *(p for convention in CONVENTIONS for p in convention.content),
-        *map(re.escape, native.CONTENT),
+        _OWN,
     ):
         yield f'delete_matching_keys(span.attributes, "{_whole(pattern)}")'
 
@@ -127,7 +128,7 @@ def _of_events() -> Iterator[str]:
     for convention in CONVENTIONS:
         for event, pattern in convention.content_events:
             yield f'{_of_event(pattern)} where IsMatch(spanevent.name, "{_whole(event)}")'
-    yield from map(_of_event, map(re.escape, native.CONTENT))
+    yield _of_event(_OWN)
 
 
 def _of_event(pattern: str) -> str:

@@ -47,7 +47,7 @@ ENVIRONMENT_IN = {"config.py", "environment.py", "tools/doctor.py", "tools/stack
 BROAD_EXCEPT_IN = {
     ("evaluation.py", "_run"),
     ("runtime/threads.py", "_fulfil"),
-    ("capture/langchain.py", "guarded"),
+    ("runtime/guard.py", "__exit__"),
     ("runtime/guard.py", "write_error"),
 }
 """(module, function): exactly these catch errors of any kind, and count or hand on each."""

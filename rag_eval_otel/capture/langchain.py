@@ -41,11 +41,8 @@ def _event(function: F) -> F:
 
     @wraps(function)
     def guarded(handler: LangChainCapture, /, *args: Any, **event: Any) -> None:
-        try:  # a `with` block would take more time
+        with handler.edge:
             function(handler, *args, **event)
-        except Exception as error:
-            if not handler.edge.catch(error):
-                raise
 
     return cast("F", guarded)
 
@@ -141,7 +138,7 @@ class LangChainCapture(BaseCallbackHandler):
     ) -> Run | None:
         if not self.enabled:
             return None
-        recorder = self._recorder or self.recorder
+        recorder = self.recorder
         parent_id = event.get("parent_run_id")
         parent = _number(parent_id) if parent_id is not None else None
         if parent not in recorder.runs and is_silent():
@@ -154,8 +151,7 @@ class LangChainCapture(BaseCallbackHandler):
         return run
 
     def find(self, run_id: UUID | None) -> Run | None:
-        runs = (self._recorder or self.recorder).runs
-        return None if run_id is None else runs.get(_number(run_id))
+        return None if run_id is None else self.recorder.runs.get(_number(run_id))
 
     def search(self, above: Run | None, name: str, query: object) -> Run | None:
         parent = above.id if above else None

@@ -249,10 +249,11 @@ class ContentFilter:
         events = [self._event(event) for event in span.events]
         attributes = span.attributes or {}
         kept = self._filtered(attributes) if any(map(owner_of, names)) else attributes
-        shown = {**self._by_openinference(span, kept), **kept}
-        if shown == attributes and events == [*span.events]:
+        added = self._by_openinference(span, kept)
+        is_same = kept is attributes or kept == attributes  # to compare the SDK's takes time
+        if is_same and not added and events == [*span.events]:
             return span
-        return copied(span, attributes=shown, events=events)
+        return copied(span, attributes={**added, **kept}, events=events)
 
     def _by_openinference(self, span: ReadableSpan, kept: Mapping[str, Any]) -> dict[str, Any]:
         """Return OpenInference attributes for a span that only ``record_...()`` has described."""

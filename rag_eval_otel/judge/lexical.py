@@ -295,7 +295,7 @@ class Passages:
         held = sum(weight for pair, weight in pairs.items() if pair in self._pairs)
         in_pairs = held / sum(pairs.values()) if pairs else anywhere
         best = max(by_sentence.values(), default=0.0)
-        share = (3 * anywhere + 3 * best + in_pairs) / 7
+        share = (3 * anywhere + 3 * best + in_pairs) / 7  # a pair of words weighs less
         return lacks * math.pow(min(1.0, share), _CURVE)
 
     def share(self, claim: str, *, beyond: Collection[str] = ()) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -85,22 +84,13 @@ class LimitedLog:
         text = f"{message} ({left_out} more such messages were left out)" if left_out else message
         log.warning(text, *args, exc_info=error)
 
-    def write_error(
-        self,
-        part: str,
-        error: BaseException,
-        kind: str = "",
-        count: Callable[[], None] = lambda: None,
-    ) -> None:
+    def write_error(self, part: str, error: BaseException, *, kind: str = "") -> None:
         """Log that ``part`` raised ``error``: its class and its place in the code."""
-        with suppress(Exception):  # the application's meter and log filters may raise an exception
-            try:
-                count()
-            finally:
-                cause = cause_of(error)
-                shown = error if self.raise_errors else None
-                message = "failed in %s; the application is unaffected: %s"
-                self.write(kind or f"{part} {cause}", message, part, cause, error=shown)
+        with suppress(Exception):  # the application's log filters may raise an exception
+            cause = cause_of(error)
+            shown = error if self.raise_errors else None
+            message = "failed in %s; the application is unaffected: %s"
+            self.write(kind or f"{part} {cause}", message, part, cause, error=shown)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -122,10 +112,9 @@ class Edge:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, tb: object) -> bool:
-        return isinstance(error, Exception) and self.catch(error)
-
-    def catch(self, error: Exception) -> bool:
-        """Count and log ``error``; return False if it must be raised again."""
-        count = partial(self.on_error, self.place)
-        self.log.write_error(self.part or self.place, error, kind=self.place, count=count)
+        if not isinstance(error, Exception):
+            return False
+        with suppress(Exception):  # the application's meter may raise an exception
+            self.on_error(self.place)
+        self.log.write_error(self.part or self.place, error, kind=self.place)
         return not self.raise_errors
