@@ -37,7 +37,7 @@ _ITEMS: Final = 1000  # the most items of a container that are copied; of a list
 
 
 def _event(function: F) -> F:
-    """Let no exception of a callback reach LangChain."""
+    """Decorate a callback so that its exceptions go to ``handler.edge``, not to LangChain."""
 
     @wraps(function)
     def guarded(handler: LangChainCapture, /, *args: Any, **event: Any) -> None:
@@ -67,7 +67,7 @@ class LangChainCapture(BaseCallbackHandler):
 
     @property
     def run_inline(self) -> bool:  # type: ignore[override]
-        """Whether asynchronous LangChain calls the methods directly, not each on a thread."""
+        """Whether async LangChain calls a method without a thread: all but ``on_llm_start``."""
         # If a handler is inline, LangChain's asynchronous `on_llm_start` omits all that are not.
         frame = sys._getframe(1)  # noqa: SLF001
         if frame.f_code.co_name == "<listcomp>" and frame.f_back:
@@ -225,7 +225,7 @@ def _note_request(run: Run | None, event: Mapping[str, Any]) -> None:
 
 
 def _note_reply(run: Run, response: Any) -> Any:
-    """Return the reply of a model; put its model, id, end and tokens on ``run``."""
+    """Return a model's reply as plain data; set model, response id, end and tokens of ``run``."""
     row = next(filter(None, response.generations), None)
     if row is None:
         return None
@@ -247,7 +247,7 @@ def _note_reply(run: Run, response: Any) -> Any:
 
 
 def note(value: Any, depth: int = 0) -> Any:
-    """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect."""
+    """Copy ``value`` to plain data that its later changes do not affect; unknown types are None."""
     kind = type(value)
     if kind in _SCALARS:
         return value
