@@ -499,7 +499,7 @@ class Messages:
         return found
 
     def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
-        """Return the position of a part of each of ``texts`` that ``others`` do not contain."""
+        """Return the position of a part (24 letters) of each text that ``others`` do not have."""
         parts = {text: _parts_of(bare(text)) for text in texts}
         known = {part for several in parts.values() for part in several}
         if not known:  # mostly

@@ -345,7 +345,7 @@ class Store:
             return self._finish(self.traces.values())
 
     def _add_early(self) -> None:
-        """Add to each trace those of its spans that ended before RAG was found."""
+        """Add to each trace those of its spans that ended before its first span of RAG."""
         for span in reversed(self.open_spans.ended.copy()) if self.traces else ():
             trace = self.traces.get(trace_of(span))
             if trace is not None and span.context.span_id not in trace.spans:
