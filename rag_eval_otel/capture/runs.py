@@ -43,6 +43,7 @@ PARAMETERS: Mapping[str, tuple[str, type]] = {  # LangChain's names of those of 
 MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
 _NEVER = float("inf")
 _THREADS = 64  # whose root runs after a retrieval on its own are kept
+_LEVELS = 8  # of containers within containers whose texts count for memory
 _BESIDE, _BESIDE_SIZE = 16, 1024 * 1024  # the most of them in a thread, and their characters
 
 
@@ -210,13 +211,21 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
     return replace(step, **parts, query=query, recorded=recorded, cut=all_cut, flat=False)
 
 
-def size_of(value: Any) -> int:
+def size_of(*values: Any) -> int:
     """Return the number of characters of the texts in plain data; keys and numbers count 0."""
-    kind = type(value)  # `isinstance` of an abstract class takes time
-    if kind is str:
-        return len(value)
-    parts = value.values() if kind is dict else value if kind is list else ()
-    return sum([len(each) if type(each) is str else size_of(each) for each in parts])
+    size, level = 0, list(values)
+    for _ in range(_LEVELS):
+        parts: list[Any] = []
+        for value in level:
+            kind = type(value)  # `isinstance` of an abstract class takes time
+            if kind is str:
+                size += len(value)
+            elif kind is dict:
+                parts += value.values()
+            elif kind is list:
+                parts += value
+        level = parts
+    return size
 
 
 @dataclass(eq=False, repr=False)
@@ -309,7 +318,7 @@ class RunRecorder:
         """Record the end of ``run``, at the first call, and pass on its tree if it is complete."""
         is_root = run.parent is None
         # Inner chains are not counted: they mostly pass on texts of other runs.
-        size = size_of([run.told, run.asked]) if is_root or run.kind != "chain" else 0
+        size = size_of(run.told, run.asked) if is_root or run.kind != "chain" else 0
         with self._lock:
             if run.end is not None or run.id not in self.runs:
                 return
