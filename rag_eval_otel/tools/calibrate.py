@@ -1,4 +1,4 @@
-"""Compare the scores of a metric with human labels, or a judge's with known verdicts."""
+"""Compare the scores of a metric with human labels, or those of a judge with known verdicts."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def observations(
 
 
 def parsed(value: object, *, where: str) -> float | None:
-    """Convert ``value``, a number or pass or fail, to a number; None if it is empty or NaN."""
+    """Return the number, or 1 for pass and 0 for fail; None if empty. Errors name ``where``."""
     plain = value.item() if hasattr(value, "item") else value  # of numpy
     if isinstance(plain, str):
         plain = _WORDS.get(plain.strip().lower(), plain.strip())
@@ -284,7 +284,7 @@ def calibrate(
     metric: str = "score",
     direction: Direction = "high",
 ) -> Calibration:
-    """Compare ``scores`` with the human ``labels`` of the same rows; None is a missing one.
+    """Compare ``scores`` with the human ``labels`` of the same rows; None if one is missing.
 
     A label is pass or fail (True, 1 or ``"pass"``; False, 0 or ``"fail"``), or a number on a scale,
     of which ``label_threshold`` is the lowest that passes. ``threshold`` is the lowest score that
@@ -343,8 +343,8 @@ _SECONDS = 120.0  # the time limit of a built-in case
 def built_in_cases() -> Iterator[tuple[Sample, Mapping[str, float]]]:
     """Yield samples, each with the correct labels by metric.
 
-    They follow from the verdicts on the sentences of the answer: 1 if the contexts support the
-    sentence, 0 if not, 2 if the sentence claims nothing.
+    The labels follow from the verdicts on the sentences of the answer: 1 if the contexts support
+    the sentence, 0 if not, 2 if the sentence claims nothing.
     """
     text = (files("rag_eval_otel.tools") / "judge_cases.json").read_text(encoding="utf-8")
     topics = json.loads(text)["topics"]

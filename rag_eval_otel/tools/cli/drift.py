@@ -101,7 +101,7 @@ def _detect(
 
 
 def _text(found: Mapping[str, Any]) -> str:
-    """Return a finding, as JSON has it, in words."""
+    """Return as text what `_detect` has found in a stream."""
     count, learned, before = found["scores"], found["learned_from"], found["baseline"]
     head = " ".join(filter(None, (found["service"], found["metric"], found["version"])))
     baseline = "unknown" if before is None else f"{before:.3f}"
