@@ -65,7 +65,7 @@ def _replies(steps: Sequence[Step]) -> list[str]:
 
 
 def _follows(steps: Sequence[Step], later: RunTree, known: Sequence[str], most: int) -> bool:
-    """Return True if ``later`` uses the reply or documents of ``steps`` for more than a grade."""
+    """Return True if ``later`` shows the reply or the ``known`` texts, not both to grade them."""
     asked = Messages([json.dumps(plain(later.root.asked), ensure_ascii=False)])
     has_reply = any(asked.find(step.output or "") for step in steps)
     has_documents = any(map(asked.find, known))

@@ -180,7 +180,7 @@ def _step_of(run: Run, most: int) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return recorded parts by run id; all but the documents count for the runs above, too."""
+    """Return by run id what ``record_...()`` set; all but documents also for runs above without."""
     by_id: dict[int | None, Run] = {run.id: run for run in runs}
     said: dict[int, dict[Part, Any]] = {}
     for run in runs:

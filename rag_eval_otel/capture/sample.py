@@ -510,7 +510,10 @@ def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return the prompts of ``generator`` (place None) and of calls whose output it saw (place)."""
+    """Return the prompts behind an answer: of ``generator``, and of calls whose output it saw.
+
+    The place of such an output in the prompt of ``generator`` stands beside it; None for its own.
+    """
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
     first = 0

@@ -109,7 +109,7 @@ class Step:
 
     @property
     def lacks_texts(self) -> bool:
-        """Whether the text of a retrieved document was not captured."""
+        """Of a retrieval: whether a document's text is missing; also if ``documents`` is None."""
         return self.documents is None or len(self.documents) < (self.document_count or 0)
 
 

@@ -374,7 +374,7 @@ class OpenSpans:
         return [span for span in self._open.get(trace_id, ()) if span.end_time is None]
 
     def newest(self, trace_id: int) -> list[ReadableSpan]:
-        """Return up to 64 spans of a trace: those begun since the refresh, then `recently_open`."""
+        """Return up to 64 spans of a trace: of the 64 last begun in all, then `recently_open`."""
         newest: list[ReadableSpan] = []
         with suppress(IndexError):  # another thread refreshes meanwhile
             for i in range(1, min(len(self.starts), _NEWEST) + 1):

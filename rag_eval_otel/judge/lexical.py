@@ -461,7 +461,10 @@ def reverse_questions(answer: str) -> list[str]:
 
 
 def features(text: str) -> dict[str, float]:
-    """Return weights of the words of ``text`` and of what it asks for; their squares sum to 1."""
+    """Return a unit vector: words of ``text``, what it asks for, and what all texts share.
+
+    A text without words has no features.
+    """
     kind, rest = read(text)
     words: dict[str, float] = defaultdict(float)
     for term in terms(rest):

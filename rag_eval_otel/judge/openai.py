@@ -357,7 +357,10 @@ class OpenAIClient:
             await self._client()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send ``body``, and return the JSON; typed methods of the client are slow, and traced."""
+        """Send ``body`` once, and return the JSON object, or raise `JudgeError`.
+
+        Typed methods of the client are slow, and traced.
+        """
         _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
         note(provider=self._provider, messages=body.get("messages", ()), text="", finish="")
         async with attempt() as result:

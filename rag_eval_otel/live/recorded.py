@@ -297,11 +297,12 @@ class _Known:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackIntake:
-    """Finds the turn of each feedback; as a sink, it remembers the turns that were scored.
+    """Finds the turn of each feedback, scored or skipped; as a sink, it keeps `Evaluation.about`.
 
     ``pass_on`` gets the feedback with the ids of its turn, if known; feedback on a LangChain run
     waits for them. ``is_under_way(trace_id)``: whether a trace or run has yet to be read.
-    ``on_late`` gets feedback on a turn that was scored or is not known, and `Evaluation.about`.
+    ``on_late`` gets feedback that comes after the ending of its turn, with the turn's ``about``, or
+    is on an unknown trace, with {}; not what was said on the current span.
     """
 
     instruments: InstrumentSink

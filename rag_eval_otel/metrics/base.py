@@ -47,10 +47,11 @@ MISSING: Mapping[str, Reason] = {
 class Metric(Protocol):
     """Computes one `Score` of a sample from replies of the judge and embeddings.
 
-    A metric may also have the attributes ``threshold``, the lowest score that passes, ``scale``,
-    the lowest and the highest score, ``direction``, ``"low"`` if low scores are good (those below
-    ``threshold`` then pass), and ``asks``, the kinds of question for the judge (`Kind`), whose
-    prompts become a part of `Score.version`.
+    `measure` itself sets label, threshold and normalized value of the score. Reports and options
+    also read these attributes, if a metric has them: ``threshold``, the lowest score that passes (a
+    dataclass field, if ``thresholds=`` is to set it), ``scale``, the lowest and the highest score,
+    ``direction``, ``"low"`` if low scores are good (those below ``threshold`` then pass), and
+    ``asks``, the kinds of question (`Kind`), whose prompts become a part of `Score.version`.
     """
 
     @property

@@ -150,7 +150,7 @@ class Attachment:
         methods.update((name, getattr(processor, name)) for name in _METHODS)
 
     def detach(self, processor: SpanProcessor | None) -> None:
-        """Undo `mark` and `attach`; a method that another library has replaced since then stays."""
+        """Undo `mark`, and `attach` unless ``processor`` is None; methods replaced since stay."""
         with suppress(AttributeError):
             delattr(self.target, _OWNER)
         if processor is None:

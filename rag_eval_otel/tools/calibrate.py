@@ -118,7 +118,10 @@ def _one_class(passes: int, fails: int) -> str:
 
 
 def fit_threshold(scores: Numbers, truths: Truths) -> tuple[Figure, Figure]:
-    """Return the threshold whose passes agree best with ``truths``, and its Youden's J."""
+    """Return the lowest score to pass for the best agreement with ``truths``, and its Youden's J.
+
+    Both lack a value if all truths are equal; the threshold also if no J is above 0.
+    """
     passes = int(np.sum(truths))
     fails = len(truths) - passes
     if not passes or not fails:

@@ -230,7 +230,7 @@ class MetricChange:
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
     def gain(self) -> float:
-        """Return the mean difference, positive if B is better."""
+        """Return the mean difference, positive if B is better; 0 if no row was compared."""
         return (self.mean or 0.0) * (-1 if stats.direction_named(self.name) == "low" else 1)
 
     def turns(self) -> list[tuple[str, Sequence[Turn]]]:
@@ -599,7 +599,8 @@ def _rows(count: int) -> str:
 def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool = False) -> Verdict:
     """Return the verdict on the condition that a metric has not dropped by more than ``drop``.
 
-    A metric whose low scores are good (``is_low``) must not have risen by more.
+    A metric whose low scores are good (``is_low``) must not have risen by more. Without a pair of
+    scores, the condition is not met.
 
     ``level`` is the highest probability of failing although nothing has changed. Nine tenths of it
     are for a one-sided t test of the mean difference: it fails if the upper end of the interval is

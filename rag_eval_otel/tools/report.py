@@ -106,7 +106,10 @@ class Series:
         return [point.unit for point in self.points]
 
     def worst_scores(self, *, declined: bool) -> list[Low]:
-        """Return the worst scores, of refusals if ``declined``; of equals, the latest first."""
+        """Return the worst scores of answers, or of refusals (``declined``), the latest first.
+
+        If low scores are good, all count as scores of answers.
+        """
         lows = sorted(self._lows[declined], key=lambda entry: entry[:2], reverse=True)
         return [low for *_, low in lows]
 

@@ -81,7 +81,10 @@ class Programs:
 
 
 def configure(endpoint: str | None) -> None:
-    """Make the SDK of this process export each second, to ``endpoint`` (None: to the user's)."""
+    """Set ``OTEL_*`` for an SDK made later: spans leave each second, to ``endpoint``.
+
+    All ``OTEL_*`` variables of the user are deleted first; with None, they stay and prevail.
+    """
     if endpoint is not None:
         for name in otlp_variables():
             del os.environ[name]

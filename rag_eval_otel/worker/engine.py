@@ -205,7 +205,7 @@ class Engine:
         self.instruments.released(ending.status)
 
     def read(self, request: ExportTraceServiceRequest) -> list[_Job]:
-        """Return a job for each turn in ``request``; write the reason on RAG traces without one."""
+        """Return a job for each turn without a status; write the reason on other traces."""
         traces: dict[bytes, list[tuple[Span, SpanMessage]]] = {}
         known, service = None, ""
         for resource, scope, message in located(request):

@@ -19,7 +19,7 @@ from rag_eval_otel.tools.stats import alarms_in, mean_of
 
 
 class Point(NamedTuple):
-    """A score on [0, 1] or None, the name of its row or trace, and the time, if it is known."""
+    """A score (on [0, 1] if its scale is known) or None, its row or trace, and its Unix time."""
 
     value: float | None
     place: str
