@@ -46,14 +46,13 @@ class SlidingWindow:
         return self._sum
 
     def add(self, now: float, amount: int) -> int:
+        self._sum = self.sum(now) + amount  # without what is too old, even if nobody asks for sums
         cell = int(now / self._width)
-        if self._cells and self._cells[-1][0] >= cell:  # ``>``: another thread had a later time
-            cell = self._cells[-1][0]
-            self._cells[-1][1] += amount
-        else:
-            self._cells.append([cell, amount])
-        self._sum += amount
-        return cell
+        if not self._cells or self._cells[-1][0] < cell:
+            self._cells.append([cell, 0])
+        last = self._cells[-1]  # later than ``cell`` if another thread had a later time
+        last[1] += amount
+        return last[0]
 
     def correct(self, cell: int, difference: int) -> None:
         """Add ``difference`` to interval ``cell``, as `add` returned it, unless it is too old."""

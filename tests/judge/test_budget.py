@@ -65,6 +65,8 @@ def test_amounts_leave_the_window() -> None:
     assert [window.sum(now) for now in (30.0, 60.0, 60.4, 90.4)] == [4, 4, 1, 0]
     window.correct(cell, 10)
     assert window.sum(90.4) == 0
+    counted = [window.add(now, 1) == int(now / 0.3) for now in map(float, range(100, 1_100))]
+    assert (all(counted), len(window._cells)) == (True, 61), "one a second"  # noqa: SLF001
 
 
 def test_an_error_names_the_limit_that_is_spent() -> None:
