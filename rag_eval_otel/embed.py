@@ -33,7 +33,7 @@ _MATRIX = 2  # dimensions of an array of row vectors
 def cosine(one: Vectors, other: Vectors) -> float | None:
     """Return the cosine of two vectors, from -1 to 1; None if a vector is zero or not finite."""
     norms = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
-    if not (norms > 0 and math.isfinite(norms)):
+    if not 0 < norms < math.inf:
         return None
     # Rounding errors may lead slightly out of the range.
     return min(1.0, max(-1.0, float(np.dot(one, other)) / norms))

@@ -326,9 +326,7 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
     return frozenset(named) or None
 
 
-def definition_of(
-    metric: Any, *, share_requests: bool, reasons: bool = False, history: bool = False
-) -> str:
+def definition_of(metric: Any, *, share_requests: bool, reasons: bool, history: bool) -> str:
     """Return `Score.version` without the model: metric, hash of its definition, request form."""
     extra = ["history"] if history and kinds_of(metric) else []
     rewriting = ["standalone_question"] if extra else []

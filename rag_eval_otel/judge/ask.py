@@ -89,8 +89,7 @@ class Ask:
         return self._requests.copy()
 
     def _put(self, task: Task[Any]) -> Question:
-        if self._reasons != task.reasons:
-            task = replace(task, reasons=self._reasons)
+        task = replace(task, reasons=self._reasons)
         question = self._questions.get(task)
         if question is None:
             question = self._questions[task] = Question(task)

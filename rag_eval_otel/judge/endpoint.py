@@ -218,9 +218,8 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         if loop not in self._slots:
             with self._lock:
-                for closed in [other for other in self._slots if other.is_closed()]:
-                    del self._slots[closed]
-                self._slots[loop] = asyncio.Semaphore(self.limits.concurrency)
+                others = {one: slots for one, slots in self._slots.items() if not one.is_closed()}
+                self._slots = {**others, loop: asyncio.Semaphore(self.limits.concurrency)}
         slots = self._slots[loop]
         tries = 0
         last: errors.JudgeError | None = None
@@ -257,9 +256,8 @@ class Endpoint:
         if attempt.outcome == "rate_limited" and is_paused:
             # While the server answers other requests of a dataset, a refusal uses up no try.
             return tries + (has_breaker or self._clock() - self._answered >= _MINUTE)
-        while tries < self.limits.retries:
-            tries += 1
-            delay = self._draw() * _back_off(tries)
+        for number in range(tries + 1, self.limits.retries + 1):
+            delay = self._draw() * _back_off(number)
             if self._clock() + delay >= attempt.deadline:
                 break
             await asyncio.sleep(delay)
@@ -268,7 +266,7 @@ class Endpoint:
                 # As many retries as first attempts, but at least three, in a minute.
                 if self._retries.sum(now) < max(_FREE_RETRIES, self._firsts.sum(now)):
                     self._retries.add(now, 1)
-                    return tries
+                    return number
         raise error
 
     async def _admit(self, attempt: Attempt, slots: asyncio.Semaphore) -> None:

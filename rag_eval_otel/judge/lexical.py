@@ -248,7 +248,7 @@ def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
     """Return the clauses of a sentence with a refusal that say something beside it."""
     said: list[str] = []
     follows = contrasts = False
-    for clause, after in zip(clauses, [*clauses[1:], clauses[0]], strict=True):
+    for clause, after in pairwise([*clauses, clauses[0]]):
         follows = follows or clause.refuses
         contrasts = "C" in clause.roles or (contrasts and not clause.refuses)
         weight = sum(term.weight for term in terms(clause.text))

@@ -428,7 +428,7 @@ def example_of(kind: Kind[Any], example: Mapping[str, Any]) -> Example | None:
         shown, outputs = _SHOWN_TEXTS.validate_python(example["inputs"]), example["outputs"]
         kind.reply.model_validate(outputs)
         fits = set(shown) <= set(kind.inputs) and set(outputs) <= set(kind.reply.model_fields)
-        reply = json.dumps(outputs, ensure_ascii=False)
+        reply = json.dumps(outputs)
     except (KeyError, TypeError, ValidationError):
         return None
     return Example(inputs=kind.inputs_of(shown), outputs=reply) if shown and fits else None

@@ -236,10 +236,11 @@ class Plan:
 
     @classmethod
     def of(cls, measurement: Measurement, share: float) -> Plan:
-        judge, shares = measurement.judge, measurement.share_requests
+        judge, reasons = measurement.judge, measurement.explanations
+        shares = measurement.share_requests
         revision = getattr(judge, "revision", None)
         model = judge.model if revision is None else f"{judge.model}.{revision}"
-        define = partial(definition_of, share_requests=shares, reasons=measurement.explanations)
+        define = partial(definition_of, share_requests=shares, reasons=reasons, history=False)
         with scope(prompts=measurement.prompts):
             versions = [f"{define(metric)}/{model}" for metric in measurement.metrics]
         mark = digest(*versions)
