@@ -2,24 +2,24 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from rag_eval_otel.embed import HashingEmbedder
-from rag_eval_otel.errors import ConfigError, JudgeAuthError, JudgeRateLimitError
-from rag_eval_otel.evaluation import aevaluate, evaluate
+from rag_eval_otel.errors import JudgeAuthError
+from rag_eval_otel.evaluation import aevaluate, evaluate, measurement_of
+from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.judge.tasks import AskLike, Judge, Task
 from rag_eval_otel.metrics.base import Metric
 from rag_eval_otel.testing.fakes import FakeJudge
 from rag_eval_otel.tools.dataset import evaluate_dataset
 from rag_eval_otel.types import EmbedFn, Evaluation, Replies, Sample, Score, Usage
-from scoring import Failing
 from support import SAMPLE, answers
 
 OFFLINE: dict[str, Any] = {"judge": "lexical", "embedder": "hashing"}
-DEFAULT = ["answer_relevancy", "context_relevance", "faithfulness", "response_groundedness"]
 
 
 def scored(
@@ -29,14 +29,15 @@ def scored(
     return evaluate(SAMPLE, metrics, judge=judge or FakeJudge(answers()), **options)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Own:
     """A metric of the user's own: does what it is told."""
 
-    outcome: Any = None
-    name: str = "own"
+    name = "own"
     needs: ClassVar[frozenset[str]] = frozenset()
     asks: ClassVar[tuple[()]] = ()
+
+    def __init__(self, outcome: Any = None) -> None:
+        self.outcome = outcome
 
     async def measure(self, sample: Sample, ask: AskLike, embed: EmbedFn) -> Score:
         if isinstance(self.outcome, BaseException):
@@ -50,10 +51,8 @@ class Own:
 )
 def test_what_a_sample_costs(metrics: str, requests: int, *, share_requests: bool) -> None:
     """Usage counts each request to judge and embedder."""
-    judge = FakeJudge(answers())
-    evaluation = scored([metrics], judge, share_requests=share_requests)
+    evaluation = scored([metrics], share_requests=share_requests)
     assert evaluation.usage == Usage(judge_requests=requests, embedding_requests=1)
-    assert len(judge.requests) == requests
 
 
 def test_it_blocks_also_while_a_loop_runs() -> None:
@@ -66,17 +65,11 @@ def test_it_blocks_also_while_a_loop_runs() -> None:
     assert blocking.scores == awaited.scores
 
 
-class Renamed(FakeJudge):
-    """Answers under another name than it is asked by."""
-
-    async def reply(self, group: Sequence[Task[Any]]) -> Replies:
-        replies = await super().reply(group)
-        return Replies(parts=replies.parts, model="gpt-x-2026", usage=replies.usage)
-
-
 def test_the_model_that_answered_is_named() -> None:
     """Versions name the model that really answered, not the one asked for."""
-    evaluation = scored(["faithfulness"], Renamed(answers(), model="gpt-x"))
+    judge = FakeJudge(answers(), model="gpt-x-2026")
+    asked: Any = SimpleNamespace(model="gpt-x", reply=judge.reply)
+    evaluation = scored(["faithfulness"], asked)
     assert evaluation.judge == "gpt-x-2026"
     assert evaluation.scores[0].version.endswith("/fused-short/gpt-x-2026")
 
@@ -98,13 +91,6 @@ def test_a_metric_that_fails_is_one_failed_score(outcome: Any, reason: str, told
     assert own.version.startswith("own/")
     assert faithfulness.status == "ok"
     assert evaluation.status == "partial"
-
-
-def test_an_embedder_that_fails_takes_one_metric_with_it() -> None:
-    """Only answer relevancy needs embeddings."""
-    evaluation = scored(embedder=Failing(JudgeRateLimitError("429")))
-    statuses = {score.name: score.reason for score in evaluation.scores}
-    assert statuses == {**dict.fromkeys(DEFAULT), "answer_relevancy": "rate_limited"}
 
 
 @dataclass
@@ -162,6 +148,27 @@ def test_cancelling_an_evaluation_ends_its_requests() -> None:
     assert asyncio.run(use()) == ["supported"]
 
 
+def test_some_metrics_decide_the_label() -> None:
+    """Those that are named, or of ours those of the judge, and all that ask no judge."""
+    metrics = ["default", "direct_relevancy", "mrr", Own()]
+    ways: list[dict[str, Any]] = [{}, {"label_metrics": ()}, {"label_metrics": ["mrr"]}]
+    found = [measurement_of(metrics, **OFFLINE, **way).labelling for way in ways]
+    usual = LexicalJudge.label_metrics | {"mrr", "own"}
+    assert found == [usual, usual, {"mrr"}]
+    assert measurement_of(metrics, judge=FakeJudge(answers()), embedder="hashing").labelling is None
+
+
+def test_an_evaluation_says_what_came_before_the_question() -> None:
+    """Versions name the history; a definition has the prompt that rewrites a question."""
+    more: list[dict[str, Any]] = [{}, {"history": [("user", "Who?")]}, {"query": "Who is it?"}]
+    found = [evaluate(replace(SAMPLE, **each), ["faithfulness"], **OFFLINE) for each in more]
+    told = [(one.messages, one.is_rewritten, "-history/" in one.scores[0].version) for one in found]
+    assert told == [(0, False, False), (1, False, True), (0, True, False)]
+    prompts = {"standalone_question": "Say it."}
+    (own,) = measurement_of(["faithfulness"], prompts=prompts, **OFFLINE).definitions().values()
+    assert own not in measurement_of(["faithfulness"], **OFFLINE).definitions().values()
+
+
 def test_an_embedder_is_asked_only_for_metrics_that_need_it() -> None:
     """Without such a metric, none is named in the evaluation."""
     assert scored(["faithfulness"]).embedder is None
@@ -169,37 +176,22 @@ def test_an_embedder_is_asked_only_for_metrics_that_need_it() -> None:
 
 
 FACT = "Paris is the capital of France. "
+CAPITAL = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
 
 
 @pytest.mark.parametrize("metric", ["faithfulness", "statement_faithfulness"])
 def test_the_note_of_a_cut_text_is_no_claim(metric: str) -> None:
     """The score of a cut answer is that of its first sentences, by the offline judge."""
-    sample = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
     for most in (None, 4 * len(FACT)):
-        (score,) = evaluate(sample, [metric], **OFFLINE, max_text_chars=most).scores
+        (score,) = evaluate(CAPITAL, [metric], **OFFLINE, max_text_chars=most).scores
         assert score.value == 1.0
         assert ("truncated" in score.detail) == (most is not None)
 
 
-@pytest.mark.parametrize(("given", "variable"), [(100, None), (None, "100"), (100, "5000")])
-def test_every_evaluation_has_a_limit(
-    given: int | None, variable: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`evaluate` and `evaluate_dataset` cut texts as live scoring does; an argument comes first."""
-    if variable is not None:
-        monkeypatch.setenv("RAG_EVAL_MAX_TEXT_CHARS", variable)
-    sample = Sample(question="Which?", contexts=[FACT.strip()], answer=FACT * 10)
-    evaluation = evaluate(sample, ["faithfulness"], **OFFLINE, max_text_chars=given)
-    result = evaluate_dataset([sample], ["faithfulness"], **OFFLINE, max_text_chars=given)
+def test_every_evaluation_has_a_limit() -> None:
+    """`evaluate` and `evaluate_dataset` cut texts as live scoring does."""
+    evaluation = evaluate(CAPITAL, ["faithfulness"], **OFFLINE, max_text_chars=100)
+    result = evaluate_dataset([CAPITAL], ["faithfulness"], **OFFLINE, max_text_chars=100)
     for scores in (evaluation.scores, result.rows[0].evaluation.scores):
         assert scores[0].detail["truncated"] == {"answer": 220}
-    assert result.rows[0].sample == sample
-
-
-@pytest.mark.parametrize("given", [0, -1, 1.5, True, float("nan"), "1000"])
-def test_a_wrong_limit_is_refused(given: Any) -> None:
-    """The error names the option and its range."""
-    with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
-        evaluate(Sample(answer="A."), max_text_chars=given)
-    with pytest.raises(ConfigError, match=r"max_text_chars .*a whole number at least 100"):
-        evaluate_dataset([Sample(answer="A.")], max_text_chars=given)
+    assert result.rows[0].sample == CAPITAL

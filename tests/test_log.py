@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.language_models import FakeListChatModel
 
 import rag_eval_otel
 from live import attached
 from rag_eval_otel import Evaluation, Sample, aevaluate
-from rag_eval_otel.judge.langchain import LangChainJudge
-from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.usage import title_of
 from rag_eval_otel.log import address_of, cause_of, log
 from support import SAMPLE
 
@@ -189,14 +185,3 @@ def test_an_exception_without_a_traceback_is_named() -> None:
 def test_an_address_has_no_secrets(url: str, shown: str) -> None:
     """User, password, query and fragment are left out, and what is no URL altogether."""
     assert address_of(url) == shown
-
-
-def test_titles_name_provider_model_and_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For judges of servers, of LangChain and of users."""
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    there = OpenAIJudge("m", base_url="http://u:p@there/v1?key=sk-1", provider="vllm")
-    assert title_of("judge", there) == "judge vllm/m at http://there/v1"
-    assert title_of("judge", OpenAIJudge("m")) == "judge openai/m at https://api.openai.com/v1"
-    model = FakeListChatModel(responses=["x"])
-    assert title_of("judge", LangChainJudge(model, model="m")) == "judge FakeListChatModel/m"
-    assert title_of("judge", OwnJudge(deep)) == "judge own"

@@ -166,10 +166,8 @@ def test_needless_refusal_takes_no_request() -> None:
     assert len(judge.requests) == 2
     assert (result["needless_refusal"].value, result["needless_refusal"].label) == (1, "fail")
     assert result["context_sufficiency"].value == 1
-    for rating, says, value, reason in (
-        (2, "answers", 0.0, None),
-        (1, "declines", None, "insufficient_context"),
-    ):
+    rows = ((2, "answers", 0.0, None), (1, "declines", None, "insufficient_context"))
+    for rating, says, value, reason in rows:
         score = evaluated(wanted, judge_of(rating=rating, says=says))["needless_refusal"]
         assert (score.value, score.reason) == (value, reason)
 
@@ -180,16 +178,10 @@ TURN = [("user", "When was Ada Lovelace born?"), ("assistant", "In 1815.")]
 def test_history_is_shown_with_the_question() -> None:
     """A request that shows the question has the history; the one for reverse questions has none."""
     judge = FakeJudge(script())
-    result = evaluated(["default"], judge, history=TURN)
-    assert len(judge.requests) == 2
+    evaluated(["default"], judge, history=TURN)
     told = ("user: When was Ada Lovelace born?", "assistant: In 1815.")
     assert all(("history" in texts) == ("question" in texts) for texts in shown(judge))
     assert {texts.get("history") for texts in shown(judge)} == {None, told}
-    assert (result.messages, result.is_rewritten) == (2, False)
-    plain = evaluated(["default"], FakeJudge(script()))
-    for with_history, without in zip(result.scores, plain.scores, strict=True):
-        assert "-history" in with_history.version
-        assert "history" not in without.version
 
 
 def test_the_stand_alone_question_is_compared() -> None:

@@ -4,9 +4,7 @@ import sys
 
 import pytest
 
-from rag_eval_otel.config import limits_of
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.judge.budget import Budget
 from rag_eval_otel.prices import Price, Prices, _list_price, load_prices
 from rag_eval_otel.types import Usage
 
@@ -18,11 +16,9 @@ def test_replies_without_a_price_have_no_cost(caplog: pytest.LogCaptureFixture) 
     assert prices.cost("half", replied) is None
     assert prices.cost_of(replied, judge=("half",), embedder="half") is None
     assert "no price is known for half" in caplog.text
-    assert prices.cost("half", Usage(embedding_tokens=1_000_000)) == 1.0
-    budget = Budget(limits_of("1 USD/day", where="budget"), prices=prices)
-    budget.require_price("half", "embedder")
-    with pytest.raises(ConfigError, match=r'judge \'half\', whose price has no "output"'):
-        budget.require_price("half", "judge")
+    read = Usage(prompt_tokens=1_000_000, embedding_tokens=500_000)
+    assert prices.cost_of(read, judge=("own", "half"), embedder="half") == 1.5
+    assert prices.cost_of(Usage(), judge=("own",), embedder="own") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -45,11 +41,27 @@ def test_the_price_of_the_longest_part_of_a_name_counts(model: str, price: float
     assert (found and found.input) == price
 
 
+@pytest.mark.parametrize(
+    ("cached", "prices", "cost"),
+    [
+        (8, {}, 60),
+        (8, {"cached_input": 0.5, "output": 8.0}, 88),
+        (8, {"cached_input": 0.0, "output": 0.0}, 44),
+        (99, {"cached_input": 0.5}, 30),
+    ],
+)
+def test_what_tokens_cost(cached: int, prices: dict[str, float], cost: float) -> None:
+    """Tokens in a cache are those of the prompt at most, and may have a price of their own."""
+    usage = Usage(prompt_tokens=20, cached_tokens=cached, completion_tokens=5, embedding_tokens=10)
+    assert Price(input=2.0, **prices).of(usage) * 1e6 == pytest.approx(cost)
+
+
 def test_prices_are_read_from_a_mapping() -> None:
     """The option takes a table as well as a file; embedders need no price of replies."""
     found = load_prices({"currency": "EUR", "models": {"e": {"input": 2}}})
     assert found == Prices(models={"e": Price(input=2)}, currency="EUR")
     for wrong in (
+        *({"models": {"e": {"input": number}}} for number in (-1, float("inf"), "2", True)),
         {"models": {"e": {"output": 2}}},
         {"models": {5: {"input": 2}}},
         {"models": {"e": {"input": 2}}, "currency": None},
@@ -67,14 +79,13 @@ def test_other_models_have_list_prices() -> None:
     assert listed == Price(input=0.15, cached_input=0.075, output=0.6)
     assert load_prices().price_of("gpt-4o-mini") == listed
     assert load_prices().price_of("text-embedding-3-small") is None
-    assert load_prices({"currency": "EUR", "models": {}}).price_of("gpt-4o-mini") is None
+    for currency in ("EUR", "ZAR"):
+        assert load_prices({"currency": currency, "models": {}}).price_of("gpt-4o-mini") is None
 
 
-def test_without_the_library_of_prices_there_is_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A budget of money says what to install, or to name."""
+def test_without_the_library_of_prices_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known is what the option names."""
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     _list_price.cache_clear()
-    budget = Budget(limits_of("1 USD/day", where="budget"), prices=Prices())
-    with pytest.raises(ConfigError, match="in the option prices, install the extra prices"):
-        budget.require_price("gpt-4o-mini", "judge")
+    assert Prices().price_of("gpt-4o-mini") is None
     _list_price.cache_clear()

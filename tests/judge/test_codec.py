@@ -23,6 +23,7 @@ from rag_eval_otel.errors import ConfigError, UnparsableReplyError
 from rag_eval_otel.judge import tasks as kinds
 from rag_eval_otel.judge.codec import clipped, compose, load_prompts, prompt_text, read_parts
 from rag_eval_otel.judge.openai import OpenAIJudge
+from rag_eval_otel.metrics import LLMMetric
 from rag_eval_otel.tools import evaluate_dataset
 from rag_eval_otel.types import Evaluation
 from rag_eval_otel.untrusted import harmless
@@ -36,7 +37,8 @@ CONTEXT, GROUNDED = (
 STATEMENTS = questions.statements(Q, A)
 DRAWS = [questions.reverse_question(A, draw=i) for i in range(3)]
 MIXED: list[kinds.Task[Any]] = [CONTEXT, STATEMENTS, GROUNDED]
-GROUPS: list[list[kinds.Task[Any]]] = [[CONTEXT], [STATEMENTS], DRAWS, MIXED]
+JUDGED = questions.judged_statements(Q, A, C)
+GROUPS: list[list[kinds.Task[Any]]] = [[CONTEXT], [JUDGED], DRAWS, MIXED]
 
 
 def replied(group: Sequence[kinds.Task[Any]]) -> dict[str, object]:
@@ -95,7 +97,7 @@ def test_a_task_is_told_what_to_look_at() -> None:
 
 def test_the_schema_is_strict() -> None:
     """Structured output wants every member required, none added, and no defaults."""
-    schema = compose([*MIXED, *DRAWS, questions.judged_statements(Q, A, C)]).schema
+    schema = compose([*MIXED, *DRAWS, JUDGED]).schema
     assert schema["required"] == list(schema["properties"])
     assert schema["required"] == [
         *("context_relevance_1", "statements", "groundedness_1"),
@@ -106,6 +108,7 @@ def test_the_schema_is_strict() -> None:
     assert not re.search(r'"(title|default|description|position|\$defs)":', text)
 
 
+TONE = LLMMetric(name="tone", instructions="Is it?", outputs={"score": int, "tone": ["né", "ó"]})
 SUPPORTED = kinds.SUPPORTED.task({"question": Q, "contexts": C, "sentences": ["A.", "B.", "C."]})
 
 
@@ -124,12 +127,17 @@ SUPPORTED = kinds.SUPPORTED.task({"question": Q, "contexts": C, "sentences": ["A
             '{"question": ["...", ...], "noncommittal": 0|1}',
         ),
         (
-            [questions.judged_statements(Q, A, C)],
+            [JUDGED],
             '{"judged_statements": [{"statement": "...", "verdict": 0|1}, ...]}',
             '{"judged_statements": [{"statement": "...", "reason": "...", "verdict": 0|1}, ...]}',
         ),
+        (
+            [TONE.asks[0].task({"question": Q, "answer": A})],
+            '{"score": integer, "tone": "né"|"ó"}',
+            '{"score": integer, "tone": "né"|"ó"}',
+        ),
     ],
-    ids=["rating", "list", "drawings", "objects"],
+    ids=["rating", "list", "drawings", "objects", "own"],
 )
 def test_a_reply_says_what_it_must(group: list[kinds.Task[Any]], short: str, reasoned: str) -> None:
     """No numbers of entries, no names of only members, and reasons only where they are wanted."""
@@ -169,8 +177,7 @@ def test_contexts_are_shown_once_and_referred_to_by_number() -> None:
 def test_an_example_comes_before_the_material() -> None:
     """A worked example is under its task's heading, with its own texts in tags, and its reply."""
     example = {"inputs": {"answer": "Yes.", "contexts": C}, "outputs": {"statements": []}}
-    asked = questions.judged_statements(Q, A, C)
-    taught = asked.kind.task(dict(asked.inputs), examples=[example])
+    taught = JUDGED.kind.task(dict(JUDGED.inputs), examples=[example])
     user = compose([taught, GROUNDED]).user
     shown = (
         "<example>\n<answer>\nYes.\n</answer>\n<contexts>\n[1] One.\n[2] Two.\n</contexts>\n"
@@ -242,12 +249,13 @@ def test_a_reply_cut_off_keeps_what_was_whole(left: int) -> None:
 
 def test_fewer_drawings_than_were_asked_for() -> None:
     """Those that are there count; of one text, the others are missing."""
-    three = {"question": ["When?", "Since?"], "noncommittal": 0}
-    parts = read_parts(json.dumps(three), DRAWS)
+    parts = read_parts('{"question": ["When?", "Since?"], "noncommittal": 0}', DRAWS)
     assert kinds_of(parts) == [kinds.ReverseQuestion, kinds.ReverseQuestion, UnparsableReplyError]
-    assert "no entry number 3" in str(parts[2])
     lone = read_parts('{"question": "When?", "noncommittal": 1}', DRAWS)
-    assert kinds_of(lone) == [kinds.ReverseQuestion, UnparsableReplyError, UnparsableReplyError]
+    assert kinds_of(lone[:1]) == [kinds.ReverseQuestion]
+    assert [*map(str, parts[2:] + lone[1:])] == [f"there is no entry number {i}" for i in (3, 2, 3)]
+    objects = json.dumps({"reverse_question": [GOOD["reverse_question"]] * 2})
+    assert kinds_of(read_parts(objects, DRAWS)) == kinds_of(parts)
 
 
 @pytest.mark.parametrize(
@@ -280,12 +288,9 @@ def test_entries_without_numbers_must_be_complete(reply: list[int]) -> None:
 def test_a_list_of_contexts_must_be_complete() -> None:
     """Flags on contexts belong to them by place."""
     group = useful("One.", "Two.")
-    assert kinds_of(read_parts('{"useful_for_answer": [1, 0]}', group)) == [
-        kinds.Useful,
-        kinds.Useful,
-    ]
-    assert kinds_of(read_parts('{"useful_for_answer": [1]}', group)) == [UnparsableReplyError] * 2
-    assert kinds_of(read_parts('{"useful_for_answer": 1}', group)) == [UnparsableReplyError] * 2
+    for reply in ("[1, 0]", "[1]", "1", '{"verdict": 1}'):
+        kind = kinds.Useful if reply == "[1, 0]" else UnparsableReplyError
+        assert kinds_of(read_parts(f'{{"useful_for_answer": {reply}}}', group)) == [kind] * 2
 
 
 @given(st.data())
@@ -411,7 +416,7 @@ def test_the_environment_names_a_folder(folder: Path, monkeypatch: pytest.Monkey
         (PROMPT, " \n\t", rf"{PROMPT} has no text; delete it to use the built-in"),
         (PROMPT, b"\xff\xfe\xff", "cannot be read"),
         ("context_relevence_1.md", "x", r"did you mean context_relevance_1\.md\?"),
-        ("zzzzzz.md", "x", "no prompt has that name$"),
+        ("ZZZ.md", "x", "no prompt has that name$"),
     ],
 )
 def test_a_wrong_file(name: str, text: str | bytes, told: str, folder: Path) -> None:

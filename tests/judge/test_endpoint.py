@@ -259,8 +259,9 @@ def test_requests_that_run_out_of_time_open_the_breaker(seconds: float) -> None:
 def test_a_slow_server_whose_turns_run_out_of_time_is_not_taken_for_a_broken_one() -> None:
     """Sixteen turns at once send requests until their deadline, which cuts off all last ones."""
 
-    async def turn(server: Server) -> list[str | Exception]:
+    async def turn(server: Server, begin: float) -> list[str | Exception]:
         found = list[str | Exception]()
+        await asyncio.sleep(begin)
         with scope(deadline=deadline_after(8.0, clock=server.clock)):
             while not found or not isinstance(found[-1], Exception):
                 found.append(await server.ask())
@@ -270,7 +271,7 @@ def test_a_slow_server_whose_turns_run_out_of_time_is_not_taken_for_a_broken_one
         server.seconds = 3.0
         found = list[str | Exception]()
         for _ in range(3):
-            for of_turn in await asyncio.gather(*[turn(server) for _ in range(16)]):
+            for of_turn in await asyncio.gather(*[turn(server, i / 16) for i in range(16)]):
                 found += of_turn
         return found
 
@@ -323,6 +324,14 @@ def test_a_request_that_gets_no_slot_in_time_is_not_sent() -> None:
     (late, after), _ = run(use, limits=Limits(concurrency=1, patience=10.0))
     assert str(late) == "not sent: 1 other requests were under way"
     assert (type(late), late.requests, after) == (errors.JudgeTimeoutError, 0, "fine")
+
+
+def test_closed_event_loops_are_forgotten() -> None:
+    """A program may call an endpoint in any number of event loops, one after the other."""
+    endpoint = Endpoint("judge m")
+    for _ in range(3):
+        asyncio.run(endpoint.call(lambda: asyncio.sleep(0)))
+    assert len(endpoint._slots) == 1  # noqa: SLF001
 
 
 @pytest.mark.slow
@@ -414,6 +423,7 @@ def test_a_pause_is_not_waited_for_beyond_the_patience(patience: float, at: list
         ({"retry-after": "inf"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "Sun, 06 Nov 1994 08:49:57 GMT"}, 20),
+        ({"retry-after": "Sun, 06 Nov 1994 08:49:17 GMT"}, 0),
         ({"retry-after": "Sun, 99 Nov 1994 08:49:57 GMT"}, None),
     ],
 )

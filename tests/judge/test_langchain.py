@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from langchain import chat_models
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -15,7 +16,8 @@ from langchain_core.runnables import Runnable, RunnableLambda
 
 import questions
 from apps.fakes import ScriptedChat
-from rag_eval_otel.judge.langchain import LangChainJudge
+from rag_eval_otel.errors import ConfigError
+from rag_eval_otel.judge.langchain import LangChainJudge, named_judge
 from rag_eval_otel.judge.tasks import Rating, Statements, Task
 from rag_eval_otel.types import Replies, Usage
 from support import GOOD, good_parts
@@ -31,7 +33,7 @@ def good_message(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 class Bare(BaseChatModel):
-    """A chat model that returns a message as it is given, without counting."""
+    """A chat model that returns a message as it is given, but in the application's event loop."""
 
     message: AIMessage
 
@@ -41,6 +43,9 @@ class Bare(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self.message)])
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        raise AssertionError
 
 
 class Named(Bare):
@@ -114,18 +119,6 @@ def test_a_model_has_a_name(
     assert asked(model, **options).model == answered_as
 
 
-class LoopBound(ScriptedChat):
-    """A chat model whose asynchronous form works in the event loop that used it first."""
-
-    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        raise AssertionError
-
-
-def test_the_asynchronous_form_is_left_to_the_application() -> None:
-    """What is bound to the application's event loop is not used in the judge's."""
-    assert asked(LoopBound(reply=good_message)).parts == (Rating(rating=2),)
-
-
 def test_a_runnable_that_ends_in_a_model() -> None:
     """A model with retries, or with a parser behind it, is a judge, too."""
     llm = Bare(message=AIMessage(RATED))
@@ -156,3 +149,20 @@ def test_the_callbacks_of_the_application_do_not_see_the_judge() -> None:
     run = RunnableLambda(chain).ainvoke("go", config={"callbacks": [recorder]})
     assert asyncio.run(run).parts == (Rating(rating=2),)
     assert len(recorder.models) == 1
+
+
+def test_langchain_makes_a_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a temperature of 0."""
+
+    def make(name: str, **options: Any) -> BaseChatModel:
+        return Named(message=AIMessage(RATED), model_name=f"{name} {options}")
+
+    monkeypatch.setattr(chat_models, "init_chat_model", make)
+    assert named_judge("openai:m").model == "openai:m {'temperature': 0.0}"
+
+
+@pytest.mark.parametrize(("name", "told"), [("groq:m", "langchain.groq"), ("xyzzy:m", "provider")])
+def test_a_model_that_langchain_cannot_make(name: str, told: str) -> None:
+    """The error names the package that is missing, or the provider that LangChain does not know."""
+    with pytest.raises(ConfigError, match=rf"langchain/{name} could not be made: .*{told}"):
+        named_judge(name)

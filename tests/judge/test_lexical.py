@@ -1,7 +1,6 @@
 """The offline judge: what it reads off texts, what it says to each task, for any text."""
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ CONTEXTS = (
 )
 GOOD = "An employee gets 27 days of paid leave each year."
 WRONG = "An employee gets 30 days of paid leave each year."
+PARROTS = "Parrots live in the attic and sing."
 
 ODD = st.text(st.characters(exclude_categories=()), max_size=120)
 """Text of any code points, lone surrogates among them."""
@@ -86,25 +86,17 @@ def test_what_takes_reading_is_declined(own: Kind[Any]) -> None:
     assert isinstance(second, Statements)
 
 
-def test_a_refusal_is_noncommittal_and_claims_nothing() -> None:
-    """Saying no, or apologising and answering, is no refusal."""
-    for answer, declines in (("I don't know.", 1), ("Sorry, the shop is closed on Sundays.", 0)):
-        assert bool(reply(questions.statements(QUESTION, answer)).statements) != declines
-        assert reply(questions.reverse_question(answer, draw=0)).noncommittal == declines
-
-
 LINES = (Path(__file__).parent / "refusals.txt").read_text(encoding="utf-8").splitlines()[1:]
 SENTENCES = [line.split(" ", 2) for line in LINES]
+MISTAKEN = ("The manual says you should never", "Из отчёта неясно, был ли мост")  # beginnings
 
 
 @pytest.mark.parametrize("language", sorted({language for language, _, _ in SENTENCES}))
 def test_refusals_are_told_from_answers_that_resemble_them(language: str) -> None:
-    """Partial answers, negative facts and quoted refusals are answers: a macro-F1 of .95."""
+    """Partial answers, negative facts and quoted refusals are answers; two are not understood."""
     rows = [(declined == "1", text) for one, declined, text in SENTENCES if one == language]
-    pairs = Counter((declined, words.evades(text)) for declined, text in rows)
-    wrong = pairs[True, False] + pairs[False, True]
-    shares = [2 * pairs[one, one] / (2 * pairs[one, one] + wrong) for one in (True, False)]
-    assert sum(shares) / 2 >= 0.95
+    wrong = [text for declined, text in rows if words.evades(text) != declined]
+    assert wrong == [text for _, text in rows if text.startswith(MISTAKEN)]
     assert all(bool(words.claims_of(text)) != words.evades(text) for _, text in rows)
 
 
@@ -126,7 +118,7 @@ def test_a_claim_needs_its_words_in_the_contexts(statement: str, verdict: int) -
     """A claim is backed where its words, numbers and names stand together, not negated."""
     assert verdicts(statement) == [verdict]
     (cited,) = about(kinds.CITATIONS, contexts=CONTEXTS, claims=(f"1: {statement}",)).verdicts
-    assert cited.verdict == verdict
+    assert (cited.index, cited.verdict) == (1, verdict)
 
 
 @pytest.mark.parametrize("voice", [1, 2])
@@ -144,8 +136,9 @@ def test_contexts_are_relevant_that_hold_what_is_asked_about(
     ("answer", "ratings"),
     [
         (GOOD, [2, 2]),
-        (f"{GOOD} Parrots live in the attic and sing.", [1, 0]),
-        ("Parrots live in the attic and sing.", [0, 0]),
+        (f"{PARROTS} {GOOD} {CONTEXTS[1]}", [2, 0]),  # three of four
+        (f"{GOOD} {PARROTS} Bats sleep at home. Owls hunt at night.", [1, 0]),
+        (PARROTS, [0, 0]),
         ("I don't know.", [0, 0]),
     ],
 )
@@ -242,26 +235,19 @@ def test_relevancy_is_rated_directly(answer: str, rating: float) -> None:
     direct = about(kinds.DIRECT_RELEVANCY, question=QUESTION, answer=answer).rating
     assert direct == pytest.approx(rating, abs=1e-4)
     assert about(kinds.INTENT_FULFILMENT, intent=wanted, answer=answer).rating == direct
-
-
-@pytest.mark.parametrize(
-    ("answer", "points"),
-    [(GOOD, (1, 1)), ("27 days", (1, 0)), ("Ada Lund", (0, 0)), ("I don't know.", (0, 0))],
-)
-def test_the_rubric_has_a_point_for_subject_and_focus(answer: str, points: tuple[int, int]) -> None:
-    """An answer that takes up the question has the first, one that does so well the second."""
-    found = about(kinds.ANSWER_RELEVANCY_RUBRIC, question=QUESTION, answer=answer)
-    assert (found.subject, found.focus) == points
+    points = about(kinds.ANSWER_RELEVANCY_RUBRIC, question=QUESTION, answer=answer)
+    assert (points.subject, points.focus) == (rating >= 0.5, rating >= 0.75)
 
 
 @pytest.mark.parametrize(("context", "verdict"), [(CONTEXTS[0], 1), (CONTEXTS[1], 0)])
 def test_a_context_is_useful_that_holds_what_is_said(context: str, verdict: int) -> None:
     """It must be about the question and have the answer's, or the reference's, own words."""
-    shown = {"question": QUESTION, "context": context}
+    shown: dict[str, Any] = {"question": QUESTION, "context": context}
     assert about(kinds.USEFUL_FOR_ANSWER, **shown, answer=GOOD).verdict == verdict
     assert about(kinds.USEFUL_FOR_REFERENCE, **shown, reference="27 days").verdict == verdict
-    agrees = about(kinds.CONTEXT_AGREEMENT, question=QUESTION, answer=GOOD, contexts=(context,))
-    assert agrees.passing == bool(verdict)
+    shown = {"question": QUESTION, "answer": GOOD, "contexts": (context,)}
+    assert about(kinds.CONTEXT_AGREEMENT, **shown).passing == bool(verdict)
+    assert about(kinds.RELEVANT_CONTEXTS, **shown).numbers == [1] * verdict
 
 
 def test_an_answer_is_compared_with_its_reference() -> None:
@@ -385,11 +371,14 @@ def test_what_an_answer_claims(answer: str, claims: list[str]) -> None:
         ("It is not welcome.", False),
         ("Please sign the travel form.", True),
         ("Please sign the new travel form.", False),
+        ("I don't know.", True),
+        ("Sorry, the shop is closed on Sundays.", False),
     ],
 )
 def test_a_greeting_evades(answer: str, evades: object) -> None:
     """One of its first three words is known, and it has few words of its own."""
     assert words.evades(answer) == evades
+    assert reply(questions.reverse_question(answer, draw=0)).noncommittal == evades
 
 
 def test_what_was_talked_about_belongs_to_a_question() -> None:
@@ -434,7 +423,8 @@ def test_what_backs_a_claim_less(claim: str, probability: float) -> None:
         ("How many eggs are there?", "amount"),
         ("What is the maximum width of a bat?", "amount"),
         ("What is the name of the actor who sings?", "name"),
-        ("What is a bat made of?", "thing"),
+        ("What is the best known city?", "place"),
+        ("What is the very best known city?", "thing"),
         ("Why is it red?", "said"),
         ("Is it red?", "polar"),
         ("What about Ulm?", "any"),

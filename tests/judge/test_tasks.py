@@ -22,14 +22,7 @@ from scoring import task_of as task
 Q, A, C = "Why?", "Because.", ("One.", "Two.")
 
 STATEMENTS = questions.statements(Q, A)
-VERDICTS = questions.verdicts(C, ["It is so."])
 JUDGED = questions.judged_statements(Q, A, C)
-
-
-def test_one_name_stands_for_one_text() -> None:
-    """Tasks about different texts of the same name do not share a request."""
-    assert not kinds.may_share(STATEMENTS, questions.statements(Q, "Another answer."))
-    assert not kinds.may_share(VERDICTS, questions.verdicts(C, ["Something else."]))
 
 
 ALL: dict[str, kinds.Kind[Any]] = {
@@ -93,14 +86,14 @@ def test_tasks_with_other_examples_are_other_questions() -> None:
         ({"answer": A}, {}, True),
         ({}, {}, False),
         ({**SHOWN, "contexts": C}, {}, False),
-        (SHOWN, {"reason": "So."}, False),
-        (SHOWN, {"statements": A}, False),
+        (SHOWN, {"index": 1}, False),
+        (SHOWN, {"rating": A}, False),
     ],
 )
 def test_an_example_fits_its_question(inputs: Any, outputs: Any, *, fits: bool) -> None:
-    """It has texts of the question's names, and the members of a valid reply alone."""
-    one = {"inputs": inputs, "outputs": {**GIVEN["outputs"], **outputs}}
-    assert (kinds.example_of(kinds.STATEMENTS, one) is not None) == fits
+    """It has texts of the question's names, and members of a valid reply alone."""
+    one = {"inputs": inputs, "outputs": {"rating": 1, **outputs}}
+    assert (kinds.example_of(kinds.DIRECT_RELEVANCY, one) is not None) == fits
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from langchain_core.language_models import FakeListChatModel
 
 from openai_server import ScriptedOpenAI, estimate_tokens
 from rag_eval_otel import Sample, aevaluate, errors
 from rag_eval_otel.config import limits_of
-from rag_eval_otel.embed import OpenAIEmbedder
+from rag_eval_otel.embed import HashingEmbedder, OpenAIEmbedder
 from rag_eval_otel.judge.budget import Budget
+from rag_eval_otel.judge.langchain import LangChainJudge
 from rag_eval_otel.judge.openai import OpenAIJudge
-from rag_eval_otel.judge.usage import Ledger, Meter, attempt, scope, shares
+from rag_eval_otel.judge.usage import (
+    Ledger,
+    Meter,
+    attempt,
+    deadline_after,
+    scope,
+    shares,
+    title_of,
+)
 from rag_eval_otel.prices import Price, Prices
 from rag_eval_otel.providers import Part
 from rag_eval_otel.types import Evaluation, Usage
@@ -104,11 +116,7 @@ def test_each_attempt_counts() -> None:
     one, small = budget("10 requests/minute"), budget("2 requests/minute")
     tokens = Usage(prompt_tokens=7, completion_tokens=2)
     meter = asyncio.run(metered(one, OSError(), OSError(), tokens))
-    assert (
-        meter.usage
-        == meter.close()
-        == Usage(judge_requests=3, prompt_tokens=7, completion_tokens=2)
-    )
+    assert meter.usage == meter.close() == replace(tokens, judge_requests=3)
     assert dict(one.left()) == {one.limits[0]: 7}
     with pytest.raises(errors.BudgetSpentError):
         asyncio.run(metered(small, OSError(), OSError(), tokens))
@@ -203,6 +211,25 @@ def test_a_request_that_was_given_up_counts_once() -> None:
         asyncio.run(waiting())
     assert meter.usage == Usage(judge_requests=1)
     assert [left for _, left in one.left()] == [2]
+
+
+def test_titles_name_provider_model_and_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For models of servers, of LangChain and of users."""
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    there = OpenAIJudge("m", base_url="http://u:p@there/v1?key=sk-1", provider="vllm")
+    assert title_of("judge", there) == "judge vllm/m at http://there/v1"
+    assert title_of("judge", OpenAIJudge("m")) == "judge openai/m at https://api.openai.com/v1"
+    model = FakeListChatModel(responses=["x"])
+    assert title_of("judge", LangChainJudge(model, model="m")) == "judge FakeListChatModel/m"
+    assert title_of("embedder", HashingEmbedder()) == "embedder hashing"
+    assert title_of("embedder", object()) == "embedder object"
+
+
+def test_the_earlier_deadline_counts() -> None:
+    """Of a request and of the turn around it; without one, there is none."""
+    with scope(deadline=7.0):
+        found = [deadline_after(seconds, clock=lambda: 2.0) for seconds in (4, 6, None)]
+    assert [*found, deadline_after(None)] == [6, 7, 7, math.inf]
 
 
 def test_shares_add_up_exactly() -> None:
