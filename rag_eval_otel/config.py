@@ -206,7 +206,7 @@ class Config:
 
     @property
     def max_held_bytes(self) -> int:
-        """The most bytes of text in all spans that wait for scores: 4 MiB or more."""
+        """The most bytes of text in held spans: 64 KiB for each of ``max_held``, at least 4 MiB."""
         return max(self.max_held, _LEAST_HELD) * _HELD_BYTES
 
     @classmethod
@@ -274,7 +274,7 @@ _HINTS: Final[Mapping[str, Any]] = get_type_hints(Config, include_extras=True)
 
 
 def allowed_values(name: str) -> str:
-    """Say in words what a number, choice or switch may be: ``a number between 0 and 3,600``."""
+    """Return in words what an option may be; empty unless it is a number, choice or switch."""
     hint = _HINTS[name]
     if get_origin(hint) is Annotated:
         kind, (low, high) = get_args(hint)
@@ -324,7 +324,7 @@ def _shown(name: str) -> str:
 
 
 def raises_errors(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return ``RAG_EVAL_RAISE_ERRORS``; if it is not set, return True only under pytest."""
+    """Return the switch ``RAG_EVAL_RAISE_ERRORS``; if it is not set, True only under pytest."""
     text = environ.get(variable("raise_errors"))
     return _parse("raise_errors", text) is True if text else "PYTEST_CURRENT_TEST" in environ
 
@@ -416,9 +416,9 @@ _toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli"
 
 
 def thresholds_of(thresholds: object, *, where: str) -> dict[str, float]:
-    """Return the thresholds by metric, whose names are not checked.
+    """Return the threshold of each metric; whether these metrics exist is not checked.
 
-    ``thresholds`` is a mapping, the path of a TOML file, or a text such as ``name=0.8,other=1``.
+    ``thresholds``: a mapping, a TOML file or ``name=0.8,other=1``. `ConfigError` says ``where``.
     """
     if isinstance(thresholds, os.PathLike) or str(thresholds).endswith(".toml"):
         return read_thresholds(Path(cast("str", thresholds)))

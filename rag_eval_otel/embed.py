@@ -63,7 +63,7 @@ class OpenAIEmbedder(OpenAIModel):
         self.endpoint = Endpoint(f"embedder {model}", self._client.limits, title=title)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return a row for each of ``texts``; raise `JudgeError` on failure."""
+        """Return the vectors of ``texts``, one a row; raise `JudgeError` on failure."""
         shown = [(text or " ").encode("utf-8", "replace").decode() for text in texts]
         body = {"model": self.model, "input": shown, "encoding_format": "base64"}
 
@@ -99,13 +99,13 @@ class LangChainEmbedder:
         self.model = name_of(embeddings)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return a row for each of ``texts``; exceptions of LangChain are raised."""
+        """Return the vectors of ``texts``, one a row; exceptions of LangChain are not converted."""
         call = partial(self._embeddings.embed_documents, list(texts))
         return np.asarray(await self._workers.run(call), dtype=np.float64)
 
 
 class HashingEmbedder:
-    """An offline embedder that hashes the words of a text into a vector of length 1.
+    """An offline embedder that hashes the words of a text into a vector of norm 1.
 
     Texts with content words in common have similar vectors, and so have questions that ask for the
     same kind of thing (who, when, how many). The embedder does not know what words mean: it is good
@@ -119,7 +119,7 @@ class HashingEmbedder:
         self._dimensions = dimensions
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return a row for each of ``texts``; the row of a text that has no words is zero."""
+        """Return the vectors of ``texts``, one a row; a text without words has a row of zeros."""
         rows = np.zeros((len(texts), self._dimensions))
         for row, text in zip(rows, texts, strict=True):
             for feature, weight in features(text[:MAX_CHARACTERS]).items():

@@ -24,7 +24,7 @@ def names_in(value: str) -> tuple[str, ...]:
 
 
 def switch(text: str) -> bool:
-    """Read on, true, yes or 1 as True, and off, false, no or 0 as False; else `ValueError`."""
+    """Return True for on, true, yes, 1; False for off, false, no, 0; else raise `ValueError`."""
     word = text.strip().lower()
     if word not in _ON | _OFF:
         raise ValueError(f"must be on or off, not {text!r}")
@@ -53,7 +53,7 @@ def otlp_endpoint(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def exporter_names(signal: Signal, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the names of the exporters for ``signal`` in ``OTEL_*``, as of entry points."""
+    """Return the entry points of exporters that ``OTEL_*`` sets for ``signal``: ``console``, ..."""
     protocol = _otlp(signal, "PROTOCOL", environ)
     has_http_port = ":4318/" in _otlp(signal, "ENDPOINT", environ) + "/"
     is_http = protocol.startswith("http") if protocol else has_http_port

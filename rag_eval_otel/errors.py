@@ -33,15 +33,15 @@ class RedactionError(RagEvalError):
 
 
 class FailedRowError(RagEvalError):
-    """A row could not be scored, so a test can neither pass nor fail."""
+    """A row of a data set could not be scored, so a test of it has no result."""
 
 
 class JudgeError(RagEvalError):
     """A judge or embedder gave no usable reply; ``reason`` becomes `Score.reason`.
 
-    ``requests`` is 0 if a limit has held the request back. ``status`` is the HTTP status, or None
-    without a response. ``retry_after`` is the number of seconds after which the server allows the
-    next request, or None if it named no time.
+    ``requests`` is 1, or 0 if nothing was sent, because of a budget, a pause or an outage.
+    ``status`` is the HTTP status, or None without a response. ``retry_after`` is the number of
+    seconds after which the server allows the next request, or None if it named no time.
     """
 
     reason: ClassVar[Reason] = "transport"

@@ -127,7 +127,7 @@ def evaluate(
 
     Raises `ConfigError` for metrics that are unknown or named twice, for judges and embedders that
     cannot be made, for an incomplete folder of prompts, and for a budget of money without the
-    prices of judge and embedder. No other exception is raised.
+    prices of judge and embedder; `MissingDependencyError` if a judge needs another package.
     """
     return run_now(lambda: aevaluate(sample, metrics, **options))
 
@@ -135,7 +135,7 @@ def evaluate(
 async def aevaluate(
     sample: Sample, metrics: AnyMetrics = ("default",), **options: Unpack[EvaluateOptions]
 ) -> Evaluation:
-    """Do what `evaluate` does, in the running event loop."""
+    """Score ``sample`` in the running event loop, with the options and results of `evaluate`."""
     return await measurement_of(metrics, **options).of(sample)
 
 
@@ -290,7 +290,7 @@ class Measurement:
 
     @cached_property
     def _definitions(self) -> Mapping[bool, list[str]]:
-        """The definitions of the metrics, by whether there are messages before the question."""
+        """`definition_of` each metric, for samples without (False) and with (True) a history."""
         ways = {"share_requests": self.share_requests, "reasons": self.explanations}
         with scope(prompts=self.prompts):
             return {
@@ -299,7 +299,7 @@ class Measurement:
             }
 
     def definitions(self) -> dict[str, str]:
-        """Return a text for each metric; if it is equal, scores of equal samples can be reused."""
+        """Return a cache key for each metric: with equal keys, equal samples can share scores."""
         pair = (self.judge, self.embedder)
         models = [f"{name_of(one)}@{getattr(one, 'revision', None)}" for one in pair]
         ours = "source"  # the package is used without an installation
@@ -313,7 +313,7 @@ class Measurement:
 
 
 def is_final(score: Score) -> bool:
-    """Return False if the metric failed in a way that may pass when it is measured again."""
+    """Return False if measuring again may give a value: after an error or an unusable reply."""
     return score.status != "error" and score.reason not in _RETRIED
 
 
@@ -329,7 +329,7 @@ def chosen_labelling(metrics: Iterable[Metric], named: Collection[str]) -> froze
 def definition_of(
     metric: Any, *, share_requests: bool, reasons: bool = False, history: bool = False
 ) -> str:
-    """Return `Score.version` up to the model: name, hash of prompts and options, and mode."""
+    """Return `Score.version` without the model: metric, hash of its definition, request form."""
     extra = ["history"] if history and kinds_of(metric) else []
     rewriting = ["standalone_question"] if extra else []
     extra += ["reasons"] if reasons else []

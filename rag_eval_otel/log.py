@@ -1,6 +1,6 @@
 """The logger of this library, and the form of exceptions and addresses in log lines.
 
-Log lines have no texts of users, no keys and no words of servers, as messages of exceptions may.
+Log lines never have texts of users, keys, or replies of servers; messages of exceptions may.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log: Final = _Named(logging.getLogger("rag_eval_otel"), {})  # no module has ano
 
 
 def cause_of(error: BaseException) -> str:
-    """Return a line with the class of ``error`` and the calls that raised it, innermost first."""
+    """Return the class of ``error`` and its last 6 calls, innermost first, without its message."""
     calls = list(deque(_calls(error.__traceback__), maxlen=_CALLS))
     return " < ".join([f"{_short(type(error).__name__)} at {calls.pop()}", *reversed(calls)])
 
@@ -44,7 +44,7 @@ def _calls(traceback: TracebackType | None) -> Iterator[str]:
 
 
 def _short(name: str) -> str:
-    """Return the last characters of ``name``, those that cannot be printed as ``?``."""
+    """Return the last 200 characters of ``name``, with ``?`` for those that cannot be printed."""
     return "".join(one if one.isprintable() else "?" for one in name[-_MAX_NAME:])
 
 

@@ -95,7 +95,7 @@ def _live(part: Part, given: object, config: Config) -> Any:
 
 
 def chosen_models(judge: AnyJudge, embedder: AnyEmbedder) -> tuple[Judge, Embedder]:
-    """Return a judge and an embedder; a name gives the same object in each call."""
+    """Return judge and embedder; two names give the same objects in each call."""
     if _is_ours("judge", judge) and _is_ours("embedder", embedder):
         return cast("Judge", judge), cast("Embedder", embedder)
     given: dict[str, Any] = {"judge": judge, "embedder": embedder}
@@ -142,7 +142,7 @@ def chosen_max_text_chars(value: int | None) -> int:
 
 
 class ProtectedModel:
-    """A judge or embedder whose requests are limited, delayed after a 429, stopped in an outage."""
+    """A judge or embedder with an `Endpoint`, which limits requests and pauses after failures."""
 
     def __init__(self, model: Any, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

@@ -56,9 +56,9 @@ class Prices:
     currency: str = "USD"
 
     def price_of(self, model: str) -> Price | None:
-        """Return the price of the longest part of the name ``model`` that is known, or None.
+        """Return the price of ``model`` by the longest name that has one, or None.
 
-        Providers before it (``openai/``) and a release after it (``-2024-07-18``) may be absent.
+        A price also counts if its name lacks the provider (``openai/``) or date (``-2024-07-18``).
         """
         parts = model.split("/")
         for i in range(len(parts)):
@@ -69,7 +69,7 @@ class Prices:
         return _list_price(parts[-1]) if self.currency == "USD" else None
 
     def cost_of(self, usage: Usage, *, judge: tuple[str, ...], embedder: str) -> float | None:
-        """Return the cost by the judge's first name with a price; None and a warning without."""
+        """Return the cost by the first priced name in ``judge``; None and a warning without one."""
         judged = replace(usage, embedding_tokens=0)
         embedded = Usage(embedding_tokens=usage.embedding_tokens)
         total = 0.0

@@ -47,7 +47,7 @@ class Provider:
         return self.judge == _OPENAI_JUDGE
 
     def address(self, base_url: str | None) -> str | None:
-        """Return the URL of the endpoint: ``base_url``, with scheme and path if it has none."""
+        """Return ``base_url`` with scheme and path, or the default; None: the client's default."""
         if not base_url or self.base_url is None:
             return base_url or self.base_url
         url = base_url if "://" in base_url else f"http://{base_url}"
@@ -170,7 +170,7 @@ def parts_of(name: str) -> tuple[Provider, str] | None:
 
 
 def check_model(part: Part, value: object, *, shown: str) -> None:
-    """Raise `ConfigError`, beginning with ``shown``, unless ``value`` is or names a ``part``."""
+    """Raise `ConfigError` about the option ``shown`` unless ``value`` is, or names, a ``part``."""
     own, langchain, kind = _FORMS[part]
     if isinstance(value, str):
         provider, _, model = value.partition("/")

@@ -21,9 +21,9 @@ _EXAMPLE: Final = '{"match": {"route": "/chat*"}, "rate": 0.2}'
 class SamplingRule:
     """Evaluate the fraction ``rate`` (0 to 1) of the turns to which all entries of ``match`` apply.
 
-    The keys are ``route``, ``model``, ``metadata.<name>``, span attributes and ``error``, which a
-    rule for failed turns needs. In a text, ``*`` is any characters. Of a list, one must apply. The
-    first rule counts.
+    The keys are ``route``, ``model``, ``metadata.<name>``, names of span attributes, and
+    ``error``: without it, a rule does not apply to failed turns. In a text, ``*`` stands for any
+    characters; of a list, one value must match. The first rule that applies counts.
     """
 
     match: Mapping[str, Any]
@@ -39,7 +39,7 @@ class SamplingRule:
 def probability_of(facts: Facts, rules: Iterable[SamplingRule], *, otherwise: float) -> float:
     """Return the probability of the first rule that applies, or ``otherwise``.
 
-    After an error it is 1, unless a rule that names ``error`` applies.
+    For a failed turn it is 1, unless a rule with the key ``error`` applies.
     """
     has_failed = facts.get("error") == (True,)
     for rule in rules:
@@ -51,7 +51,7 @@ def probability_of(facts: Facts, rules: Iterable[SamplingRule], *, otherwise: fl
 def rates_of(rates: object, *, where: str) -> float | tuple[SamplingRule, ...]:
     """Return the rate in ``rates``, a number from 0 to 1, or the rules in it.
 
-    Rules are a sequence of `SamplingRule` and mappings: in Python, as JSON, or in a JSON file.
+    Rules are `SamplingRule`s or mappings, also as JSON or in a JSON file; else `ConfigError`.
     """
     if isinstance(rates, str | PurePath):
         text = str(rates).strip()

@@ -257,14 +257,14 @@ class Score:
     - ``value``: a finite float if ``status`` is ``"ok"``, else None. A failure is never a number.
     - ``normalized``: the value brought to [0, 1], if the metric has another scale.
     - ``reason``: why there is no value, or a remark on the value.
-    - ``label``: ``"pass"`` on the good side of the metric's ``threshold``, else ``"fail"``.
+    - ``label``: ``"pass"`` on the good side of ``threshold``, else ``"fail"``; None: not compared.
     - ``explanation``, ``detail``: the judge's reasons and verdicts. They may quote the user's texts
       and are exported only if an option says so.
     - ``version``: a text that changes with metric, prompts and judge. Scores of different versions
       must not be compared.
     - ``usage``: the requests and tokens of the score. Requests that several metrics share are
-      divided among them. ``cost``: the money for these tokens; None if a price is not known. Two
-      scores that differ in nothing else are equal.
+      divided among them. ``cost``: the money for these tokens; None if a price is not known.
+      ``==`` compares neither.
     """
 
     name: str
@@ -355,8 +355,8 @@ _OF_CLAIMS = frozenset(
 class Evaluation:
     """All scores of one sample: `evaluate` returns it, and every sink receives it.
 
-    - ``judge``: the model that answered: ``"lexical"`` for the offline judge, None if no judge
-      answered.
+    - ``judge``: the model that answered (``"lexical"`` offline), None if no judge answered.
+      ``embedder``: the embedder that was asked, or None.
     - ``duration``: the seconds from the start to the last score.
     - ``usage``: the requests and tokens of all scores. ``cost``: the money for these tokens, in
       ``currency``; None if no tokens were used, or if a price is not known.
@@ -373,7 +373,7 @@ class Evaluation:
 
     Three fields follow from the scores:
 
-    - ``outcome``: ``declined`` if ``answer_relevancy`` is ``noncommittal``; None without its score.
+    - ``outcome``: ``declined`` or ``answered``, by ``answer_relevancy``; None without its score.
     - ``cause``: what is to blame, by the table in docs/outcomes.md. None if the turn is good. A
       right refusal passes with the cause ``retrieval``. There is no cause without scores of context
       relevance and answer relevancy, and of the faithfulness of an answer with claims.
@@ -439,9 +439,9 @@ class Evaluation:
     def status(self) -> _Scored:
         """Return whether the evaluation gave numbers.
 
-        ``scored``: no metric failed, and at least one has a number, or there are none. ``partial``:
-        some have a number and some failed. ``unscored``: none has a number, although asking the
-        judge did not fail. ``error``: none has a number, because asking the judge failed.
+        ``scored``: at least one metric has a number, and none an error (or there are no metrics).
+        ``partial``: some have a number, some an error. ``unscored``: none has a number, although
+        asking the judge did not fail. ``error``: none has one, because asking the judge failed.
         """
         statuses = {score.status for score in self.scores}
         if not statuses or "ok" in statuses:
@@ -477,7 +477,7 @@ def _outcome(scores: Iterable[Score]) -> Outcome | None:
 def _verdict(
     outcome: Outcome | None, counted: Sequence[Score]
 ) -> tuple[Label, Cause | None] | None:
-    """Return label and cause by the table in docs/outcomes.md; None if a score is missing for it.
+    """Return label and cause by the table in docs/outcomes.md; None if it lacks a score.
 
     ``counted`` are the scores that decide the label.
     """
@@ -546,10 +546,10 @@ class Ending:
 
     - ``status``: the value of ``rag.evaluation.status``; None if there was nothing to evaluate.
     - ``reason``: why the turn was skipped or has no scores.
-    - ``contexts``: where the contexts were read: from a retrieval, a tool or the prompt.
+    - ``contexts``: where the contexts were read: a retrieval, a tool, a memory or the prompt.
     - ``feedback``: what people said about the answer before the evaluation ended.
     - ``outcome``: of an answer without a retrieval, by its words.
-    - ``searches``: how many there were, how many repeat a query, and how many found nothing.
+    - ``searches``: the numbers of all searches, of those that repeat a query, and without result.
     """
 
     status: HoldStatus | None = None

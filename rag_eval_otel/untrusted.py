@@ -1,4 +1,4 @@
-"""What happens to texts from users, documents and models before others see them."""
+"""Redact and clean texts of users, documents and models before they are sent or exported."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def redactor(function: Redaction | str | None) -> Redactor:
 
 
 def function_of(argument: str, function: Any, *, option: str) -> Any:
-    """Return ``function``, None, or what a text names; else a `ConfigError` says ``option``."""
+    """Return ``function`` or None; import ``package.module:function``; else raise `ConfigError`."""
     if function is None or callable(function):
         return function
     shown = f"{option} ({variable(option)})"
@@ -128,12 +128,12 @@ def visible(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Make ``text`` safe for a prompt: `visible`, and with a backslash in each control token."""
+    """Return ``text`` safe for a prompt: only what is `visible`, control tokens escaped."""
     return _CONTROL_TOKEN.sub(r"\g<0>\\", visible(text))
 
 
 def suspicions(texts: Iterable[str]) -> tuple[Suspicion, ...]:
-    """Return the signs, sorted, that ``texts`` try to steer the judge; usually there are none."""
+    """Return the signs that ``texts`` try to steer the judge: control tokens, hidden text."""
     shown = list(texts)
     signs: tuple[Suspicion, ...] = ()
     if any(map(_CONTROL_TOKEN.search, shown)):
@@ -147,7 +147,7 @@ _NO_LETTERS = re.compile("(?:[^\\w\x00-\x7f]|[\uff9e\uff9f]){30}")  # two accent
 
 
 def accents_apart(text: str) -> str:
-    """Insert a space after each 30 accents, because normalisation takes quadratic time."""
+    """Break runs of 30 accents by a space: Unicode normalisation of long runs is quadratic."""
 
     def apart(match: re.Match[str]) -> str:
         has_accents = any(map(unicodedata.combining, unicodedata.normalize("NFKD", match[0])))
@@ -176,7 +176,7 @@ _HEADINGS = re.compile(
 
 
 def says_nothing(answer: str) -> bool:
-    """Return True if ``answer`` is only punctuation, or the opening of a reasoning."""
+    """Return True if ``answer`` is only punctuation, or only announces a reasoning or an answer."""
     text = visible(answer).strip()
     if len(text) > _LONGEST_OPENER:
         return not any(map(_is_content, text))

@@ -37,7 +37,7 @@ _NODE = re.compile(r"<NodeWithScore\(node=\w+\(id_=(.+)\), score=[^()\n]*\)>")  
 
 
 def passages_in(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents in ``data``, or None if ``data`` lists no documents with texts."""
+    """Return the documents of the list in ``data``; None without a list, or if one has no text."""
     items = items_in(data)
     if items is None:
         return None
@@ -47,14 +47,14 @@ def passages_in(data: Any) -> tuple[Passage, ...] | None:
 
 
 def items_in(data: Any) -> list[Any] | None:
-    """Return the list of documents, with or without texts, that ``data`` is or has, or None."""
+    """Return ``data`` if it is a list, or the list under a key such as ``documents``, or None."""
     if isinstance(data, dict):
         data = next((data[key] for key in _LIST_KEYS if isinstance(data.get(key), list)), None)
     return data if isinstance(data, list) else None
 
 
 def passage_of(item: Any) -> Passage | None:
-    """Return the document ``item``, a text, a dict or a JSON object in a text, or None."""
+    """Return the document that ``item`` (a text, a dict, or JSON of a dict) stands for, or None."""
     if isinstance(item, str):
         return passage_of(json_in(item)) if item.lstrip()[:1] == "{" else Passage(text=item)
     if not isinstance(item, Mapping) or "role" in item:  # a message is no document
@@ -75,7 +75,7 @@ def passage_of(item: Any) -> Passage | None:
 
 
 def results_of(data: Any) -> tuple[Passage, ...] | None:
-    """Return the documents in the result of a search, or None if it has no texts of them."""
+    """Return the documents in the result of a search, or None if their texts cannot be read."""
     if isinstance(data, str):
         return documents_in(data) or parts_of(data)
     if items_in(data) is not None:
@@ -102,7 +102,7 @@ def documents_within(data: Any) -> list[Passage]:
 
 
 def texts_within(data: Any) -> Iterator[Passage]:
-    """Yield the texts that a chain's input or output has, not nested, under names like ``docs``."""
+    """Yield the texts under keys such as ``docs`` at the top level of a chain's input or output."""
     for name, value in data.items() if isinstance(data, dict) else ():
         texts = value if isinstance(value, list) else [value]
         is_kept = _KEPT_NAME.fullmatch(str(name))
@@ -124,7 +124,7 @@ def ids_in(data: Any) -> Iterator[str]:
 
 
 def distinct(passages: Iterable[Passage]) -> tuple[Passage, ...]:
-    """Return the first of ``passages`` with each text, regardless of white space."""
+    """Return the first passage with each text; white space makes no difference."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         by_text.setdefault(normalised(passage.text), passage)
@@ -136,7 +136,7 @@ def is_title(text: str) -> bool:
 
 
 def window_of(text: object, metadata: object) -> dict[str, str]:
-    """Return the document ``text`` and a longer text around it in its ``metadata``, or nothing."""
+    """Map a document's ``text`` to a longer text in its ``metadata`` that contains it, if any."""
     metadata = json_in(metadata, opening="{")
     if not isinstance(text, str) or not text.strip() or not isinstance(metadata, dict):
         return {}
@@ -198,7 +198,7 @@ def _is_block(item: Any) -> bool:
 
 
 def _unwrapped(passage: Passage, depth: int) -> Passage:
-    """Return the document in the text of ``passage`` if the text is JSON, else ``passage``."""
+    """Return the document whose JSON is the text of ``passage``, or else ``passage`` itself."""
     if passage.text.lstrip()[:1] != "{" or not depth:
         return passage
     inner = _of_data(_parsed(passage.text), depth - 1)
@@ -261,7 +261,7 @@ _LABEL_LENGTH = 80
 
 
 def is_prose(part: str) -> bool:
-    """Return True if ``part`` of a text around documents is more than their layout."""
+    """Return True if ``part``, a text beside documents, has more than labels and layout."""
     if part.count("Document(") == 1 and part.rstrip("'\"").endswith("page_content="):
         return False
     part = part.replace("\\n", "\n")  # some programs join documents by escaped line breaks
@@ -279,14 +279,14 @@ def parts_around(text: str, documents: Iterable[str]) -> list[str]:
 
 
 def consists_of(text: str, documents: Collection[str], *, beside: Iterable[str] = ()) -> bool:
-    """Return True if as many ``documents`` and else only layout and ``beside`` are in ``text``."""
+    """Return True if ``text`` has all ``documents``, and otherwise only ``beside`` and layout."""
     parts = parts_around(text, [*documents, *beside])
     is_all = len(parts_around(text, documents)) > len(documents)
     return is_all and not any(map(is_prose, parts))
 
 
 def passages_in_text(text: str, depth: int = _WITHIN) -> tuple[Passage, ...] | None:
-    """Return the documents that JSON or marks (not blank lines) divide in ``text``, or None."""
+    """Return the documents in ``text`` that JSON, tags, numbers, labels or rules mark, or None."""
     if not depth:
         return None
     data = _of_data(_parsed(text), depth) if text.lstrip()[:1] in _OPENING else None
@@ -393,7 +393,7 @@ _FORMS: Final[tuple[Callable[[str], Sequence[str]], ...]] = (
 
 
 def parts_of(text: str) -> tuple[Passage, ...] | None:
-    """Return the marked documents in ``text``, else paragraphs of whole sentences, else None."""
+    """Return marked documents (`passages_in_text`), else clear paragraphs, else None."""
     marked, parts = passages_in_text(text), paragraphs(text)
     if marked is not None:
         return marked
@@ -415,7 +415,7 @@ def paragraphs(text: str) -> tuple[Passage, ...]:
 
 
 def joined_lines(text: str) -> tuple[Passage, ...] | None:
-    """Return the lines of ``text`` if each consists of whole sentences, else `parts_of` it."""
+    """Return the lines of ``text`` if each ends a sentence, else `parts_of` the text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     items = [*map(_ITEM.match, lines)]
     if [int(item[1]) for item in items if item] == [*range(1, len(lines) + 1)]:
@@ -470,7 +470,7 @@ class Block:
     question: str | None = None
 
     def passages(self, count: int | None = None) -> tuple[Passage, ...] | None:
-        """Return the documents, or None if they cannot be separated, or not into ``count``."""
+        """Split the text into documents, ``count`` if it is given; None if that is not possible."""
         if count is None:
             found = joined_lines(self.text)
             if found and len(found) > 1 and _ORDER.match(found[-1].text):
@@ -483,7 +483,7 @@ class Block:
 
 
 def block_in(prompt: Sequence[str]) -> Block | None:
-    """Return the text below a heading in the last message of ``prompt`` with one, or None."""
+    """Return the block of contexts in the last message of ``prompt`` that has one, or None."""
     for message in reversed(prompt):
         text = _block_of(message)
         if text:
@@ -547,7 +547,7 @@ def _is_instruction(line: str) -> bool:
 
 
 def _squeezed(line: str) -> str:
-    """Return ``line`` with single spaces; of a long one only a heading up to its colon."""
+    """Return ``line`` with single spaces; if it is long, only a heading at its beginning."""
     if len(line) > _HEADING_LENGTH:
         name, colon, _ = line[:_HEADING_LENGTH].partition(":")
         found = _HEADING.fullmatch(" ".join(name.split()) + colon)

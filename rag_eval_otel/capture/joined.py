@@ -25,9 +25,10 @@ _ANSWERED = re.compile(  # an answer in a prompt, which is to be judged
 
 
 def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> list[Step]:
-    """Return the retrievals before ``tree`` whose documents, and no others, its ``steps`` show.
+    """Return the retrievals before ``tree``, in its thread, whose documents its ``steps`` show.
 
-    They become steps of ``tree``. None are returned if its answer may be a draft or a grade.
+    They become steps of ``tree``, and are not returned again. The list is empty if the prompts
+    show other texts, too, or if the answer may be a draft or a grade.
     """
     beside, root = [*tree.beside], steps[0]
     at = beside.index(tree) if tree in beside else 0
@@ -64,7 +65,7 @@ def _replies(steps: Sequence[Step]) -> list[str]:
 
 
 def _follows(steps: Sequence[Step], later: RunTree, known: Sequence[str], most: int) -> bool:
-    """Return True if ``later`` works on the reply or its documents, but does not only grade it."""
+    """Return True if ``later`` shows the reply or the ``known`` texts, not both to grade them."""
     asked = Messages([json.dumps(plain(later.root.asked), ensure_ascii=False)])
     has_reply = any(asked.find(step.output or "") for step in steps)
     has_documents = any(map(asked.find, known))
@@ -92,13 +93,13 @@ def _shows_only(
 
 
 class Reasons:
-    """Says why traces have no turn; it knows the documents of the last retrievals on their own."""
+    """Says why traces have no turn; remembers what the last traces without answer retrieved."""
 
     def __init__(self) -> None:
         self._searched = deque[str](maxlen=64)
 
     def why_none(self, steps: Sequence[Step]) -> SkipReason | None:
-        """Return what `sample.why_none` returns, or ``split`` if another trace has a retrieval."""
+        """Return `sample.why_none`, or ``split`` if prompts show what another trace retrieved."""
         reason = why_none(steps)
         if reason in {None, "no_answer"}:
             texts = (passage.text for step in steps for passage in step.documents or ())

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, SupportsFloat, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, SupportsFloat, cast
 from uuid import UUID, uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -27,24 +27,11 @@ if TYPE_CHECKING:
     from contextvars import ContextVar
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _SCALARS: Final = frozenset({str, bool, int, float, type(None)})
 _NUMBERS: Final = frozenset({int, float})
 _LEVELS: Final = 6  # levels of containers within containers that are copied
 _ENDS: Final = ("finish_reason", "stop_reason", "done_reason")  # by provider
 _ITEMS: Final = 1000  # the most items of a container that are copied; of a list the last ones
-
-
-def _event(function: F) -> F:
-    """Let no exception of a callback reach LangChain."""
-
-    @wraps(function)
-    def guarded(handler: LangChainCapture, /, *args: Any, **event: Any) -> None:
-        with handler.edge:
-            function(handler, *args, **event)
-
-    return cast("F", guarded)
 
 
 class LangChainCapture(BaseCallbackHandler):
@@ -67,69 +54,69 @@ class LangChainCapture(BaseCallbackHandler):
 
     @property
     def run_inline(self) -> bool:  # type: ignore[override]
-        """Whether asynchronous LangChain calls the methods directly, not each on a thread."""
+        """Whether async LangChain calls a method without a thread: all but ``on_llm_start``."""
         # If a handler is inline, LangChain's asynchronous `on_llm_start` omits all that are not.
         frame = sys._getframe(1)  # noqa: SLF001
         if frame.f_code.co_name == "<listcomp>" and frame.f_back:
             frame = frame.f_back
         return frame.f_code.co_name != "on_llm_start"
 
-    @_event
     def on_chain_start(self, serialized: Any, inputs: Any, **event: Any) -> None:
-        run = self._start("chain", serialized, event, inputs)
-        if run is not None:
-            run.is_prompt = event.get("run_type") == "prompt"
+        with self.edge:
+            run = self._start("chain", serialized, event, inputs)
+            if run is not None:
+                run.is_prompt = event.get("run_type") == "prompt"
 
-    @_event
     def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> None:
-        run = self._start("llm", serialized, event, messages[0] if messages else None)
-        _note_request(run, event)
+        with self.edge:
+            run = self._start("llm", serialized, event, messages[0] if messages else None)
+            _note_request(run, event)
 
     on_llm_start = on_chat_model_start  # type: ignore[assignment]  # with texts for messages
 
-    @_event
     def on_retriever_start(self, serialized: Any, query: Any, **event: Any) -> None:
-        self._start("retriever", serialized, event, query)
+        with self.edge:
+            self._start("retriever", serialized, event, query)
 
-    @_event
     def on_tool_start(self, serialized: Any, input_str: Any, **event: Any) -> None:
-        arguments = event.get("inputs")
-        asked = input_str if arguments is None else arguments
-        run = self._start("tool", serialized, event, asked)
-        if run is not None:
-            run.description = (serialized or {}).get("description")
-            run.call_id = event.get("tool_call_id")
+        with self.edge:
+            arguments = event.get("inputs")
+            asked = input_str if arguments is None else arguments
+            run = self._start("tool", serialized, event, asked)
+            if run is not None:
+                run.description = (serialized or {}).get("description")
+                run.call_id = event.get("tool_call_id")
 
-    @_event
     def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
         """Record the end and the output of a chain, and its input if that came as a stream."""
-        run = self.find(run_id)
-        if run is not None:
-            try:
-                if inputs is not None:
-                    run.asked = note(inputs)
-            finally:
-                self.end(run, note, outputs)
+        with self.edge:
+            run = self.find(run_id)
+            if run is not None:
+                try:
+                    if inputs is not None:
+                        run.asked = note(inputs)
+                finally:
+                    self.end(run, note, outputs)
 
-    @_event
     def on_llm_end(self, response: Any, **event: Any) -> None:
-        run = self.find(event["run_id"])
-        if run is None and self.find(event.get("parent_run_id")) is not None:
-            run = self._start("llm", None, event, None)
-        if run is not None:
-            self.end(run, partial(_note_reply, run), response)
+        with self.edge:
+            run = self.find(event["run_id"])
+            if run is None and self.find(event.get("parent_run_id")) is not None:
+                run = self._start("llm", None, event, None)
+            if run is not None:
+                self.end(run, partial(_note_reply, run), response)
 
-    @_event
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
-        self.end(self.find(run_id), note, output)
+        with self.edge:
+            self.end(self.find(run_id), note, output)
 
     on_retriever_end = on_tool_end  # type: ignore[assignment]  # other parameter names
 
-    @_event
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        run = self.find(run_id)
-        if run is not None:
-            self.failed(run, error)
+        with self.edge:
+            run = self.find(run_id)
+            if run is not None:
+                self.failed(run, error)
 
     on_llm_error = on_retriever_error = on_tool_error = on_chain_error
 
@@ -225,7 +212,7 @@ def _note_request(run: Run | None, event: Mapping[str, Any]) -> None:
 
 
 def _note_reply(run: Run, response: Any) -> Any:
-    """Return the reply of a model; put its model, id, end and tokens on ``run``."""
+    """Return a model's reply as plain data; set model, response id, end and tokens of ``run``."""
     row = next(filter(None, response.generations), None)
     if row is None:
         return None
@@ -247,7 +234,7 @@ def _note_reply(run: Run, response: Any) -> Any:
 
 
 def note(value: Any, depth: int = 0) -> Any:
-    """Return a copy of ``value`` as plain data that later changes of ``value`` do not affect."""
+    """Copy ``value`` to plain data that its later changes do not affect; unknown types are None."""
     kind = type(value)
     if kind in _SCALARS:
         return value

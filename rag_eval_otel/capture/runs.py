@@ -43,6 +43,7 @@ PARAMETERS: Mapping[str, tuple[str, type]] = {  # LangChain's names of those of 
 MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
 _NEVER = float("inf")
 _THREADS = 64  # whose root runs after a retrieval on its own are kept
+_LEVELS = 8  # of containers within containers whose texts count for memory
 _BESIDE, _BESIDE_SIZE = 16, 1024 * 1024  # the most of them in a thread, and their characters
 
 
@@ -87,7 +88,7 @@ class Run:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RunTree:
-    """A LangChain run and those below, by start; ``searched``, ``called``: epoch ns."""
+    """A LangChain root run and all runs below, in the order of their starts."""
 
     context: Context
     started_at: float
@@ -96,8 +97,8 @@ class RunTree:
     ended_at: float = _NEVER
     is_lost: bool = False  # whether runs are missing, to limit memory
     size: int = 0
-    searched: int | None = None
-    called: int | None = None
+    searched: int | None = None  # start of the first retrieval or tool, ns since the epoch
+    called: int | None = None  # start of the last model call
     is_joined: bool = False  # whether turns are found in the trace around it
     thread: int = field(default_factory=threading.get_ident)
     beside: deque[RunTree] = field(default_factory=lambda: deque(maxlen=_BESIDE))  # in its thread
@@ -105,7 +106,7 @@ class RunTree:
 
     @property
     def has_only_searched(self) -> bool:
-        """Whether the root run is a search, and is not a part of a larger trace."""
+        """Whether the runs retrieved, called no model, did not fail, and are in no other trace."""
         is_other = self.is_joined or self.called is not None
         return not is_other and self.searched is not None and self.root.error is None
 
@@ -121,7 +122,7 @@ class RunTree:
         return self.runs[0]
 
     def steps(self, *, parent: int | None = None, most: int = MAX_TEXT_CHARS) -> list[Step]:
-        """Convert all runs into steps. The root's step becomes a child of ``parent``."""
+        """Convert all runs into steps (texts: ``most`` characters), the root below ``parent``."""
         has_model = any(run.kind == "llm" for run in self.runs)  # else LangChain's cache had it
         _nest_searches(self.runs)
         said = _said(self.runs)
@@ -179,7 +180,7 @@ def _step_of(run: Run, most: int) -> Step:
 
 
 def _said(runs: Sequence[Run]) -> dict[int, dict[Part, Any]]:
-    """Return the recorded parts by run id. Question and answer also count for the runs above."""
+    """Return by run id what ``record_...()`` set; all but documents also for runs above without."""
     by_id: dict[int | None, Run] = {run.id: run for run in runs}
     said: dict[int, dict[Part, Any]] = {}
     for run in runs:
@@ -210,13 +211,21 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
     return replace(step, **parts, query=query, recorded=recorded, cut=all_cut, flat=False)
 
 
-def size_of(value: Any) -> int:
-    """Return the number of characters of the texts in plain data; keys and numbers count 0."""
-    kind = type(value)  # `isinstance` of an abstract class takes time
-    if kind is str:
-        return len(value)
-    parts = value.values() if kind is dict else value if kind is list else ()
-    return sum([len(each) if type(each) is str else size_of(each) for each in parts])
+def size_of(*values: Any) -> int:
+    """Return the characters of all texts in plain data, 8 levels deep; keys and numbers count 0."""
+    size, level = 0, list(values)
+    for _ in range(_LEVELS):
+        parts: list[Any] = []
+        for value in level:
+            kind = type(value)  # `isinstance` of an abstract class takes time
+            if kind is str:
+                size += len(value)
+            elif kind is dict:
+                parts += value.values()
+            elif kind is list:
+                parts += value
+        level = parts
+    return size
 
 
 @dataclass(eq=False, repr=False)
@@ -278,7 +287,7 @@ class RunRecorder:
         return run
 
     def _keep_beside(self, tree: RunTree) -> None:
-        """Keep ``tree`` if it only searched, or follows such a run of its thread."""
+        """Keep ``tree`` for later root runs of its thread, from a tree on that only searched."""
         beside = self._beside.get(tree.thread, tree.beside)
         if tree not in beside:
             beside.append(tree)
@@ -291,7 +300,7 @@ class RunRecorder:
             self._beside[tree.thread] = beside
 
     def _take_searches(self, thread: int) -> Sequence[RunTree]:
-        """Return the searches in ``thread`` since its last root run began or ended."""
+        """Remove and return the searches since the last root run of ``thread`` began or ended."""
         return () if self is SEARCHES else SEARCHES._beside.pop(thread, ())  # noqa: SLF001
 
     def _stale(self) -> list[RunTree]:
@@ -306,10 +315,10 @@ class RunRecorder:
         return stale
 
     def end(self, run: Run) -> None:
-        """Record the end of ``run``, at the first call, and pass on its tree if it is complete."""
+        """Record the end of ``run`` once; pass its tree to ``finished`` if the tree is complete."""
         is_root = run.parent is None
         # Inner chains are not counted: they mostly pass on texts of other runs.
-        size = size_of([run.told, run.asked]) if is_root or run.kind != "chain" else 0
+        size = size_of(run.told, run.asked) if is_root or run.kind != "chain" else 0
         with self._lock:
             if run.end is not None or run.id not in self.runs:
                 return
@@ -336,7 +345,7 @@ class RunRecorder:
             self.waiting()
 
     def flush(self, grace: float = 0.0) -> None:
-        """Pass on the trees whose root ended ``grace`` seconds ago, even with open runs below."""
+        """Pass on trees whose root ended ``grace`` seconds ago or more, even if runs are open."""
         until = self.clock() - grace
         with self._lock:
             ready = [tree for tree in self.trees.values() if tree.ended_at <= until]

@@ -1,4 +1,4 @@
-"""Read the sample to score out of a turn, or the reason why it is not scored; it compares texts."""
+"""Read the sample of a turn by comparing texts, or find the reason why it is not scored."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class Outcome:
 
 @dataclass
 class Refused(Exception):  # noqa: N818  # not an error: the outcome of reading a turn
-    """Raised if a question and its answer cannot be scored."""
+    """Raised with the reason if a turn cannot be scored."""
 
     reason: SkipReason
 
 
 def steps_in(spans: Iterable[Span], *, most: int) -> list[Step] | None:
-    """Return the steps of one exported trace, or None if two different spans have the same id."""
+    """Read spans of one trace, texts to ``most`` characters; None if different ones share an id."""
     kept = {(span.span_id, span.name, span.start, span.end): span for span in spans}
     ours = [span for span in kept.values() if span.scope == semconv.SCOPE]
     # Our spans for LangChain runs are read if one of them stands for a turn.
@@ -116,7 +116,7 @@ def why_none(steps: Sequence[Step]) -> SkipReason | None:
 
 
 def _only_prepares(tree: StepTree) -> bool:
-    """Return True if all steps belong to retrievals, or all model calls gave verdicts."""
+    """Return True if the trace only searches or only grades: no answer to a user is expected."""
     parts = RETRIEVALS | {"embedding"}
     is_search = all(f.kind in parts or tree.is_inside(f, RETRIEVALS) for f in tree.steps)
     if is_search or _returns_documents(tree):
@@ -150,7 +150,7 @@ def extract(turn: Turn) -> Sample | SkipReason:
 
 
 def read_sample(turn: Turn) -> Sample:
-    """Do what `extract` does, but raise `Refused` if the turn cannot be scored."""
+    """Return the question, contexts and answer of ``turn``, or raise `Refused` with the reason."""
     if any(step.error is not None for step in turn.path):
         raise Refused(reason="error")
     _text_on(turn.path, "input")  # raises if the question is redacted
@@ -180,7 +180,7 @@ def read_sample(turn: Turn) -> Sample:
 
 
 def _text_on(steps: Iterable[Step], part: Part) -> str | None:
-    """Return the last question or answer (``part``) on ``steps``, or a recorded one."""
+    """Return a recorded or else the last ``part`` on ``steps``; `Refused` if redacted or cut."""
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
     for step in explicit[:1] or reversed(steps):
@@ -265,7 +265,7 @@ def _unnamed_answer(turn: Turn) -> str | None:
 
 
 def _parsed(calls: Iterable[Step], steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Yield the ``calls`` that replied without a text, and the texts that a parser read instead."""
+    """Yield each call that only called a tool, with texts that an output parser made of that."""
     for call in calls:
         if call.calls_tools and not call.output and call.end is not None:
             later = (s for s in steps if s.parent == call.parent and s.start >= call.end)
@@ -279,7 +279,7 @@ def _has_answer(turn: Turn) -> bool:
 
 
 def _unwrapped(reply: str) -> str:
-    """Return the answer in ``reply``; in a JSON object, the usual field or the only field."""
+    """Return ``reply``, or the answer field if it is a JSON object; raise `Refused` without one."""
     text = reply.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
     data = json_in(text, opening="{[")
     if data is None:
@@ -322,7 +322,7 @@ def _generator(turn: Turn, answer: str) -> Step | None:
 
 
 def _generator_of(turn: Turn, answer: str) -> Step | None:
-    """Return the last call whose output is ``answer`` or a part, contains it or may become it."""
+    """Return the last call whose output is ``answer`` or a part, contains it, or may lead to it."""
     speaking = [call for call in turn.calls if call.output and call.output.strip()]
     wrote = [call for call in speaking if is_same(call.output, answer)]
     enough = min(ANSWER_LENGTH, len(answer) / 2)
@@ -371,7 +371,7 @@ _VARIABLES = ("context", "contexts", "documents", "docs", "context_str")
 def _contexts(turn: Turn, generator: Step | None) -> tuple[Passage, ...]:
     """Return the passages that the ``generator`` was shown, or all if none is shown verbatim.
 
-    They may also be in the prompt of an earlier LLM call whose output is in its prompt.
+    Passages in prompts of earlier calls count, too, if ``generator`` was shown their output.
     """
     explicit = next((step for step in turn.path if "documents" in step.recorded), None)
     retrievers = turn.retrievers if explicit is None else (explicit,)
@@ -453,7 +453,7 @@ def _shown(turn: Turn, generator: Step, retrieved: tuple[Passage, ...]) -> tuple
 def _rewritten(
     turn: Turn, generator: Step, retrieved: tuple[Passage, ...], *, shown: Messages
 ) -> tuple[Passage, ...]:
-    """Return all ``retrieved`` passages if only this prompt may show them, in other words."""
+    """Return ``retrieved`` if only this prompt may show them, reworded; else raise `Refused`."""
     queries = [one.input for one in turn.retrievers if one.input]
     is_other = turn.anchor.flat and not any(is_in(q, text) for q in queries for text in shown.texts)
     asked = max((len(bare(text)) for text in turn.asked), default=0)
@@ -490,7 +490,7 @@ def _widened(turn: Turn, shown: Sequence[tuple[Place, Passage]], messages: Messa
 
 
 def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown) -> _Shown:
-    """Return, cut, ``passages`` of which ``messages`` show the beginning, at no ``known`` place."""
+    """Return the ``passages`` of which ``messages`` show only the beginning, cut to that."""
     taken = {at for at, _ in known.values()}
     found: _Shown = {}
     for passage in passages:
@@ -510,7 +510,10 @@ def _truncated(passages: Sequence[Passage], messages: Messages, *, known: _Shown
 
 
 def _behind(turn: Turn, generator: Step) -> list[_Behind]:
-    """Return the texts in the prompts of ``generator`` and of the LLM calls whose output it saw."""
+    """Return the prompts behind an answer: of ``generator``, and of calls whose output it saw.
+
+    The place of such an output in the prompt of ``generator`` stands beside it; None for its own.
+    """
     seen: list[_Behind] = [(None, text) for text in generator.prompt]
     open_calls = [call for call in turn.calls if call.id != generator.id]
     first = 0
@@ -585,7 +588,7 @@ def _reworded(turn: Turn, asked: str) -> list[str]:
 
 
 def _follow_up(prompt: str) -> str | None:
-    """Return the question in a ``prompt`` of LangChain or LlamaIndex to rewrite it, or None."""
+    """Return the question that a rewriting ``prompt`` of LangChain or LlamaIndex has, or None."""
     asked = prompt.rpartition("Standalone question")[0].rpartition("Follow Up ")[2]
     label = _LABEL.match(asked)
     return asked[label.end() :].removesuffix("<").strip() if label else None
@@ -605,7 +608,7 @@ def _unnamed_question(turn: Turn) -> str | None:
 
 
 def _message_or_query(turn: Turn, clean: str, *, shown: str, searched: str | None) -> str | None:
-    """Return the message ``shown`` to the LLM (``clean``: without contexts), the query, or None."""
+    """Return the user message ``clean`` (empty if ``shown`` has contexts), the query, or None."""
     writers = _query_writers(turn, searched)
     if writers:
         prompts = [text for call in writers for text in call.prompt]
@@ -629,7 +632,7 @@ def _query_writers(turn: Turn, searched: str | None) -> list[Step]:
 
 
 def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
-    """Return True if a step too short for an LLM call made ``searched``, which ``message`` has."""
+    """Return True if a step too fast for an LLM wrote ``searched``, which is in ``message``."""
     parents = {step.parent for step in turn.steps}
     return any(
         step.input is not None
@@ -644,7 +647,7 @@ def _is_replaced(turn: Turn, message: str, searched: str | None) -> bool:
 
 
 def _query(turn: Turn, question: str) -> str | None:
-    """Return the text that all retrievers were given, if it is one and not the question."""
+    """Return the query of the retrievers if all had the same, and not ``question``, else None."""
     queries = {bare(one.input): one.input for one in turn.retrievers if one.input}
     only = next(iter(queries.values()), None)
     return only if len(queries) == 1 and bare(question) not in queries else None
@@ -670,7 +673,7 @@ def _history(turn: Turn, generator: Step | None, question: str) -> tuple[Message
 
 
 def _before(question: str, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return ``messages`` without the ``question`` at their end."""
+    """Return ``messages`` without messages of the user at the end that contain ``question``."""
     kept = [*messages]
     while kept and kept[-1].role == "user" and is_in(question, kept[-1].text):
         kept.pop()
@@ -740,7 +743,7 @@ def _asks_with_an_answer(turn: Turn) -> bool:
 
 
 def _shows_more(turn: Turn, generator: Step, contexts: Sequence[Passage]) -> bool:
-    """Return True if a line of the prompt goes on with other sentences around a passage."""
+    """Return True if the prompt has other sentences in the same line as a passage."""
     passages = [*contexts, *(p for one in turn.retrievers for p in one.documents or ())]
     known = [text for text in dict.fromkeys([p.text for p in passages]) if not is_title(text)]
     texts = (text for step in turn.steps for text in step.input_texts)
@@ -818,7 +821,7 @@ class RecentTurns:
         self._seen: OrderedDict[int, tuple[_Record, ...]] = OrderedDict()
 
     def is_repeated(self, sample: Sample, turn: Turn) -> bool:
-        """Return True if another instrumentation has recorded a turn with these texts and times."""
+        """Return True if another instrumentation recorded the turn: same texts at the same time."""
         key = hash((sample.question, sample.answer))
         steps = (step for step in reversed(turn.path) if step.kind != "other")
         outermost = next(steps, turn.anchor)  # steps of kind "other" around it may be a session

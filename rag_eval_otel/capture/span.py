@@ -66,7 +66,7 @@ class Span:
 
     @classmethod
     def from_sdk(cls, span: ReadableSpan) -> Span:
-        """Return a record of ``span`` with references to its values, which are not copied."""
+        """Return ``span`` as a `Span` that refers to its attribute values without copying them."""
         context, parent, scope = span.context, span.parent, span.instrumentation_scope
         context = context or INVALID_SPAN_CONTEXT
         attributes, status = attributes_of(span), span.status
@@ -95,7 +95,7 @@ class Span:
 
     @classmethod
     def from_otlp(cls, span: Any, **more: Any) -> Span:
-        """Return a record of the protobuf message ``span``; ``more`` are fields that it lacks."""
+        """Return the protobuf message ``span`` as a `Span`; ``more`` are fields that it lacks."""
         attributes = attributes_of_otlp(span)
         parent_id = int.from_bytes(span.parent_span_id, "big") or None
         says_remote = bool(span.flags & _HAS_REMOTE)
@@ -121,7 +121,7 @@ class Span:
         )
 
     def plain(self, most: int = MAX_TEXT_CHARS) -> Span:
-        """Return a copy of plain data, with texts of at most ``most`` characters: see `Copier`."""
+        """Return a copy of plain data; `read` will see that texts over ``most`` were cut."""
         copier = Copier(most)
         logs = [
             LogView(
@@ -143,7 +143,7 @@ class Span:
         )
 
     def bystander(self) -> Span:
-        """Return a copy for a span that is not part of RAG: its only attribute is the web route."""
+        """Return a copy that has only the web route as attributes, for a span outside of RAG."""
         routes = {name: self.attributes[name] for name in ROUTES if name in self.attributes}
         return replace(self, attributes=routes, events=(), logs=())
 
@@ -163,7 +163,7 @@ def _value_of_otlp(value: Any) -> Any:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Copier:
-    """Copies values into plain data: str (no string Enum), numbers, lists and dicts themselves."""
+    """Copies values into built-in scalars, lists and dicts; cuts texts over ``most`` characters."""
 
     most: int = MAX_TEXT_CHARS
     is_cut: bool = False
@@ -214,7 +214,7 @@ def _exact_value(value: Any) -> Any:
 
 
 def word(view: Span, name: str) -> str | None:
-    """Return the value of an attribute that is short, such as a kind or a name, as text."""
+    """Return a short attribute, such as a kind or a name, as text without parsing it, or None."""
     value = view.attributes.get(name)
     if value is None or type(value) is str:
         return value
@@ -240,7 +240,7 @@ def attributes_of(span: Any) -> Mapping[str, Any]:
 
 
 def limits_of(span: Any) -> tuple[int | None, int | None]:
-    """Return the most attributes of a span of the SDK, and the most characters of one."""
+    """Return the SDK's limits for ``span``: attributes, characters of a value; None: no limit."""
     attributes = getattr(span, "_attributes", None)
     most = getattr(attributes, "maxlen", MOST_ATTRIBUTES)
     length = getattr(attributes, "max_value_len", None)

@@ -109,7 +109,7 @@ class Step:
 
     @property
     def lacks_texts(self) -> bool:
-        """Whether the text of a retrieved document was not captured."""
+        """Of a retrieval: whether a document's text is missing; also if ``documents`` is None."""
         return self.documents is None or len(self.documents) < (self.document_count or 0)
 
 
@@ -263,7 +263,7 @@ def retrieval(
     count: int | None = None,
     **more: Any,
 ) -> Step:
-    """Build the `Step` of a retrieval from its ``inputs`` and the returned ``documents``."""
+    """Build the `Step` of a retrieval; ``count`` is the number of documents if some lack a text."""
     losses = Losses()
     found = documents if isinstance(documents, tuple) else None
     if found is None and not losses.lost("documents", documents):
@@ -291,7 +291,7 @@ def listed(outputs: Found) -> tuple[Passage, ...] | None:
 
 
 def arguments(inputs: Found) -> Found:
-    """Return the only question among the arguments of a decorated function, or its keywords."""
+    """Return a function call's only positional question, or its keywords; other data unchanged."""
     if not (isinstance(inputs, dict) and set(inputs) == {"args", "kwargs"}):
         return inputs
     if not isinstance(inputs["args"], list) or not inputs["args"]:
@@ -312,7 +312,7 @@ def llm(
     finish: object = None,
     **more: Any,
 ) -> Step:
-    """Build the `Step` of a model call; its reason to ``finish`` may be the call of a tool."""
+    """Build the `Step` of a model call; a ``finish`` reason with "tool" means a tool call."""
     losses = Losses()
     shown = [] if losses.lost("prompt", messages) else _shown(messages)
     if any(is_marker(text) for _, text in shown):
@@ -396,7 +396,7 @@ def _results(messages: Found) -> tuple[Result, ...]:
 
 
 def _hosted(message: Any) -> Sequence[Result]:
-    """Return the results in ``message`` of searches by the model's provider as one, if any."""
+    """Return all searches of the model's provider in ``message`` as one `Result`, or nothing."""
     pairs = at(message, "hosted")
     if not pairs:
         return ()
@@ -441,7 +441,7 @@ def _is_parts(items: Sequence[Any]) -> bool:
 
 
 def _first_choice(messages: Sequence[Any]) -> Any:
-    """Return the first of ``messages``, which are alternative replies of a model."""
+    """Return a model's reply: the first of ``messages`` if they are alternatives, else the last."""
     if _is_parts(messages):
         return messages
     told = [(one, *reply_in(one)) for one in messages]

@@ -84,7 +84,7 @@ class Subtree:
 
     @property
     def above(self) -> Subtree:
-        """The times that count for the parent: not those of LLM calls if the turn is here."""
+        """The times that count for the parent: without the LLM call if this subtree is a turn."""
         return Subtree(self.searched, None, self.shown) if self.is_turn else self
 
     @property
@@ -112,7 +112,7 @@ class Held:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Trace:
-    """The ended spans of one trace until it is scored. Times are seconds of the store's clock."""
+    """The ended spans of one trace until it is read. Times are seconds of the store's clock."""
 
     trace_id: int
     first: float
@@ -223,7 +223,7 @@ Anchoring: TypeAlias = Literal["no", "possibly", "likely"]  # to get the scores 
 def may_be_anchor(
     trace: Trace, view: Span, kind: Kind, *, spans: OpenSpans, contexts_from_prompt: bool = False
 ) -> Anchoring:
-    """Return whether ``view`` may get scores, and add its call to the subtrees above it."""
+    """Return whether ``view`` may get scores; add its retrieval or LLM call to subtrees above."""
     own = trace.subtrees.setdefault(view.span_id, Subtree())
     said = recorded_on(view)
     if "documents" in said or holds_documents(view):
@@ -338,7 +338,7 @@ def _tops(trace: Trace) -> dict[int, int]:
 
 
 class OpenSpans:
-    """The newest open spans of all traces but our own, until `refresh` by weak references."""
+    """The newest open spans, without our own; those begun since `refresh` as weak references."""
 
     def __init__(self) -> None:
         self.starts: deque[ref[ReadableSpan]] = deque(maxlen=4096)  # since the last refresh
@@ -374,7 +374,7 @@ class OpenSpans:
         return [span for span in self._open.get(trace_id, ()) if span.end_time is None]
 
     def newest(self, trace_id: int) -> list[ReadableSpan]:
-        """Return up to 64 spans of a trace: those begun since the refresh, then `recently_open`."""
+        """Return up to 64 spans of a trace: of the 64 last begun in all, then `recently_open`."""
         newest: list[ReadableSpan] = []
         with suppress(IndexError):  # another thread refreshes meanwhile
             for i in range(1, min(len(self.starts), _NEWEST) + 1):
@@ -455,7 +455,7 @@ def may_be_read(event: object) -> bool:
 
 
 def log_tap(provider: Any) -> LogTap | None:
-    """Return the `LogTap` of ``provider``, a new one at first; None if it takes no processors."""
+    """Return the `LogTap` of ``provider``, made at first use; None if it takes no processors."""
     add = getattr(provider, "add_log_record_processor", None)
     known = getattr(provider, _TAP, None)
     if add is None or isinstance(known, LogTap):

@@ -34,7 +34,7 @@ def in_order(step: Step) -> tuple[int, str]:
 
 
 class StepTree:
-    """The steps of a trace, and those ``above`` each, nearest first; a circle of parents is cut."""
+    """The steps of a trace without asides, and those ``above`` each, nearest first."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self.by_id: dict[Hashable, Step] = {}
@@ -88,7 +88,7 @@ class StepTree:
         return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
 
     def holders_of(self, retrieval: Step) -> Iterable[Step]:
-        """Return the steps above ``retrieval``, and itself if the application recorded it."""
+        """Return the steps that contain ``retrieval``: those above, and one that recorded it."""
         above = self.above.get(retrieval.id) or self._ancestors(retrieval)  # from a text
         return above if retrieval.kind in RETRIEVALS else (retrieval, *above)
 
@@ -179,7 +179,7 @@ def find_retrievals(tree: StepTree) -> tuple[Step, ...]:
     ]
     found += _message_retrievals(tree, found)
     if not any(one.hidden or one.cut or one.documents for one in found):
-        handed_on = _handed_on(tree) or _returned(tree)
+        handed_on = _input_retrievals(tree) or _output_retrievals(tree)
         found = [*(one for one in found if one.documents is not None or not handed_on), *handed_on]
     return tuple(sorted(found, key=in_order))
 
@@ -263,7 +263,7 @@ def _retrieval(key: Hashable, of: Step, parent: Hashable | None, **parts: Any) -
     return Step(id=key, parent=parent, kind="retriever", start=of.start, end=of.start, **parts)
 
 
-def _handed_on(tree: StepTree) -> list[Step]:
+def _input_retrievals(tree: StepTree) -> list[Step]:
     """Return a retrieval of the documents in the input of the first inner chain that has some."""
     having = [one for one in tree.steps if one.documents_given]
     if not having or not all(tree.above[one.id] for one in having):
@@ -275,7 +275,7 @@ def _handed_on(tree: StepTree) -> list[Step]:
     return [_retrieval(key, step, step.parent, **parts)]
 
 
-def _returned(tree: StepTree) -> list[Step]:
+def _output_retrievals(tree: StepTree) -> list[Step]:
     """Return a retrieval for each inner chain that returned texts which models were shown."""
     chains = [step for step in tree.steps if step.kind in {"agent", "chain"}]
     ids = {c.id for c in chains if any(a.input or a.input_texts for a in tree.above[c.id])}
@@ -304,18 +304,18 @@ def is_long(text: str) -> bool:
 
 
 def _share_texts(some: Messages, others: Messages) -> bool:
-    """Return True if a text of one of them contains a text of the other."""
+    """Return True if a text in ``some`` contains a text in ``others``, or the other way round."""
     return any(map(others.find, some.texts)) or any(map(some.find, others.texts))
 
 
 def _has_others(seen: Iterable[str], had: Iterable[str], known: Sequence[str]) -> bool:
-    """Return True if texts that models have ``seen`` are not known, and show none they ``had``."""
+    """Return True if a ``seen`` text without any of ``had`` has prose that ``known`` texts lack."""
     apart = [text for text in seen if not any(map(text.__contains__, had))]
     return any(map(is_prose, [part for text in apart for part in parts_around(text, known)]))
 
 
 def _in_prompt(call: Step) -> Step | None:
-    """Return a retrieval of what is below a heading in the prompt; without documents if unclear."""
+    """Return the text below a heading in the prompt as a retrieval; no documents if unclear."""
     said = call.output or ""
     graded = len(said.split()) < 2 or is_verdict(said)  # noqa: PLR2004
     block = None if call.calls_tools or graded else block_in(call.prompt)
@@ -360,7 +360,7 @@ def _group_calls(tree: StepTree, retrievals: Sequence[Step]) -> dict[Hashable, l
 
 
 def _answering_steps(tree: StepTree, holders: Container[Hashable]) -> Iterator[Step]:
-    """Yield the LLM calls, or the step above, not in ``holders``, whose answer was recorded."""
+    """Yield the LLM calls; a step whose answer was recorded stands for the calls below it."""
     said = {f.id: f for f in tree.steps if "output" in f.recorded and f.id not in holders}
     for call in tree.generators:
         step = next((a.id for a in (call, *tree.above[call.id]) if a.id in said), None)
@@ -392,13 +392,13 @@ def _enclosing(
     for above in tree.above[inner.id]:
         below_tool = below_tool or above.kind == "tool"
         if above.id in groups and (
-            below_tool or (held[above.id] <= _MAX_NESTED and _is_step(groups, inner, above))
+            below_tool or (held[above.id] <= _MAX_NESTED and _is_preparation(groups, inner, above))
         ):
             return above.id
     return None
 
 
-def _is_step(groups: _Groups, inner: Step, above: Step) -> bool:
+def _is_preparation(groups: _Groups, inner: Step, above: Step) -> bool:
     """Return True if the anchor ``inner`` only prepares the answer of the anchor ``above``."""
     if above.flat or above.output is None:
         return False
@@ -491,7 +491,7 @@ class Turn:
 def find_turns(
     steps: Sequence[Step], *, loss: Loss = "none", contexts_from_prompt: bool = False
 ) -> list[Turn]:
-    """Return the RAG turns in the ``steps`` of a trace. With ``loss``, steps may be missing."""
+    """Return the RAG turns in the ``steps`` of a trace; ``loss``: whether steps may be missing."""
     tree = StepTree(steps)
     retrievals = find_retrievals(tree)
     groups = _group_calls(tree, retrievals)
@@ -684,7 +684,7 @@ def is_short(call: Step) -> bool:
 
 
 def may_grade(call: Step, turn: Turn) -> bool:
-    """Return True if ``call`` was shown an earlier answer, and no documents that this lacked."""
+    """Return True if ``call`` saw another call's output, and no documents beyond that call's."""
     found = [p.text for one in turn.retrievers for p in one.documents or ()]
     shown = {text for text in found if place(text, call.prompt)}
     for one in turn.calls:

@@ -218,7 +218,7 @@ def _results(data: Mapping[str, Any], blocks: Sequence[Any]) -> Iterator[dict[st
 
 
 def _hosted(blocks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield name and data of the results in ``blocks`` of searches that have no span."""
+    """Yield name and data of each search in ``blocks`` by the model's provider: it has no span."""
     names = {str(at(block, "id")): block["name"] for block in blocks if at(block, "name")}
     for block in filter(_is_hosted, blocks):
         data = read(block.get("server_tool_call_response", block))
@@ -399,7 +399,7 @@ def data_in(text: str) -> Any:
 
 
 def nodes_of(source: str, mode: Literal["eval", "exec"]) -> list[Any]:
-    """Return the nodes of the syntax tree of ``source``, root first; none for invalid Python."""
+    """Return the syntax nodes of ``source``, root first; none if it is no Python or too large."""
     if sum(map(source.count, _PARTS)) > _ITEMS:
         return []
     try:
@@ -439,17 +439,17 @@ def bare(text: str) -> str:
 
 
 def forms_of(text: str) -> tuple[str, str, str]:
-    """Return ``text`` as it is, and as JSON has it, with all but ASCII escaped and without."""
+    """Return ``text``, and ``text`` as in JSON, with and without escapes for non-ASCII."""
     return text, encode_basestring_ascii(text)[1:-1], encode_basestring(text)[1:-1]
 
 
 def place(text: str, messages: Sequence[str]) -> tuple[int, int] | None:
-    """Return the index of the first message that contains ``text``, and the offset there."""
+    """Return the index of the first message with ``text``, and the offset there, or None."""
     return Messages(messages).find(text)
 
 
 class Messages:
-    """The texts of messages, with methods to find a text in them, from the ``first`` on."""
+    """The texts of messages, and searches in them, which begin at the message ``first``."""
 
     def __init__(self, texts: Iterable[str], *, first: int = 0) -> None:
         self.texts = tuple(texts)
@@ -469,7 +469,7 @@ class Messages:
         return sum(map(len, self._bare))
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """Return the index of a message that contains ``text``, and the offset there."""
+        """Return the index of a message that contains ``text``, and the offset there, or None."""
         if not text.strip():  # an empty text is in every message
             return None
         # With other white space: in messages with single spaces.
@@ -481,12 +481,12 @@ class Messages:
         return next(places, None)
 
     def place(self, text: str) -> Place | None:
-        """Return the position of ``text`` in the messages (see `find`), or None."""
+        """Return the message's index, and how many letters and digits are before ``text`` in it."""
         found = self.find(text)
         return found and (found[0], len(bare(self.texts[found[0]][: found[1]])))
 
     def places_apart(self, texts: Iterable[str]) -> dict[str, Place]:
-        """Return message and offset of each text outside longer ones; a part is a whole line."""
+        """Return message and offset of each text; one inside another must be a line of its own."""
         left, found = [*self.texts], dict[str, Place]()
         for text in sorted(texts, key=len, reverse=True):
             is_part = any(text in longer for longer in found)
@@ -499,7 +499,7 @@ class Messages:
         return found
 
     def places_of_parts(self, texts: Sequence[str], others: Sequence[str]) -> dict[str, Place]:
-        """Return the position of a part of each of ``texts`` that ``others`` do not contain."""
+        """Return the position of a part (24 letters) of each text that ``others`` do not have."""
         parts = {text: _parts_of(bare(text)) for text in texts}
         known = {part for several in parts.values() for part in several}
         if not known:  # mostly
@@ -529,5 +529,5 @@ def _parts_in(text: str, parts: AbstractSet[str]) -> dict[str, int]:
 
 
 def provider_id(response_id: str | None) -> str | None:
-    """Return the id of a model's response, unless LangChain has made it of the id of a run."""
+    """Return ``response_id``, or None if LangChain has made it from the id of a run."""
     return None if (response_id or "").startswith(("lc_run-", "run-")) else response_id

@@ -115,8 +115,8 @@ class BettingDetector:
     def relearn(self, reference: Sequence[object] | None = None) -> None:
         """Discard the evidence of a change, and start a new baseline.
 
-        It is learned from ``reference`` (`ConfigError` below two valid scores), or else is the
-        ``target`` or, if there is none, learned from the next scores.
+        The baseline is learned from ``reference`` (`ConfigError` below two valid scores). Without
+        it, the baseline is the ``target`` or, without a target, learned from the next scores.
         """
         scores = [x for x in map(valid_score, reference or ()) if x is not None]
         if reference is not None and len(scores) < 2:  # noqa: PLR2004
@@ -149,7 +149,7 @@ class BettingDetector:
     def log10_evidence(self) -> float:
         """The logarithm to base 10 of the evidence of a change, 0 or more.
 
-        A value of log10 of ``every`` raises an alarm, and stays during the ``cooldown``.
+        An alarm is raised at log10 of ``every``; the value then stays for ``cooldown`` scores.
         """
         return math.log10(max(self._evidence.value, 1.0)) if self._evidence else 0.0
 

@@ -43,7 +43,7 @@ def views_of(score: float, *, tail: float, centre: float) -> Views:
 
 
 class Level(NamedTuple):
-    """Mean, variance and design effect of a view, from ``n`` scores; None for a user's target."""
+    """Mean, variance and design effect of a view, learned from ``n`` scores (None: a target)."""
 
     mean: float
     variance: float
@@ -262,10 +262,10 @@ class Evidence:
         return max(self._views, key=lambda v: shares[first[v]] * sum(wealth[first[v] : last[v]]))
 
     def run(self, view: int, *, count: int) -> Run:
-        """Return the scores since the estimated onset, after ``count`` scores.
+        """Return the statistics of the scores since the estimated onset, after ``count`` scores.
 
-        The onset is the clearest change of the mean among the most likely fall of ``view`` in the
-        last 256 scores, and where the evidence in ``view`` and of lower scores began to grow.
+        Candidates are the likeliest fall of ``view`` in the last 256 scores, and where the evidence
+        in ``view`` and in the level began to grow; the clearest change of the mean is the onset.
         """
         baseline = self.baseline
         dated = _LEVEL if view == _TAIL else view  # the tail is too coarse to date a change

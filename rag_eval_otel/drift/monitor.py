@@ -27,8 +27,8 @@ _KEPT_TURNS, _MAX_TURNS = 50, 5  # of a stream, and in an alarm
 class Stream:
     """The key of a sequence of values that one detector watches.
 
-    ``name`` is the name of a metric, ``<metric>.scored`` or ``answer_length``. ``version`` changes
-    if the metric is measured in another way, for instance with another judge.
+    ``name`` is that of a metric, ``<metric>.scored``, ``declined`` or ``answer_length``.
+    ``version`` changes if the metric is measured in another way, for instance with another judge.
     """
 
     service: str
@@ -64,10 +64,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBaseline:
-    """The scores of a metric now have another version, whose detector learns a new baseline.
-
-    ``previous`` is the version before.
-    """
+    """The version of a metric changed from ``previous``; ``stream`` learns a new baseline."""
 
     stream: Stream
     previous: str
@@ -147,7 +144,7 @@ class _StreamMonitor:
         return self.detector.alarm if self.detector.update(value) else None
 
     def worst_since(self, alarm: Alarm) -> tuple[WorstTurn, ...]:
-        """Return the turns since the onset with the lowest scores (after a rise, the highest)."""
+        """Return up to 5 turns since the onset with the lowest scores (after a rise, highest)."""
         turns = [turn for turn in reversed(self.turns) if turn[0] >= alarm.onset]
         turns.sort(key=itemgetter(1), reverse=alarm.direction == "up")
         return tuple(WorstTurn(score=score, span=span) for _, score, span in turns[:_MAX_TURNS])

@@ -59,7 +59,7 @@ _SEARCHES = (semconv.EVALUATION_SEARCHES, semconv.EVALUATION_REPEATED, semconv.E
 
 
 def _merged(parts: Iterable[_Part], present: Iterable[str]) -> dict[str, AttributeValue]:
-    """Return ``parts`` as one dict; objects get indices above those in ``present``."""
+    """Return ``parts`` as one dict; OpenInference's objects get indices not in ``present``."""
     attributes: dict[str, AttributeValue] = {}
     scores, labels = list[Annotation](), list[Annotation]()  # those of the turn are the last
     for part in parts:
@@ -73,7 +73,7 @@ def _merged(parts: Iterable[_Part], present: Iterable[str]) -> dict[str, Attribu
 
 
 def _first_free(names: Iterable[str]) -> int:
-    """Return the index after those of the evaluations of others."""
+    """Return the index after the highest of ``evaluations.<i>`` in ``names``, by other writers."""
     numbers = [int(match[1]) for match in map(_NUMBERED.match, names) if match]
     return 1 + max(numbers, default=-1)
 
@@ -81,7 +81,7 @@ def _first_free(names: Iterable[str]) -> int:
 def _with_room(parts: Sequence[_Part], present: Mapping[str, Any], room: int) -> Sequence[_Part]:
     """Return the first of ``parts``, which add at most ``room`` names to those ``present``.
 
-    What has no room is left out from the last score on: its object, then its other attributes.
+    So the last score is left out first: its OpenInference object, then its other attributes.
     """
     for i, part in enumerate(parts):
         if isinstance(part, Annotation):
@@ -163,7 +163,7 @@ def _spent(usage: Usage, cost: float | None, currency: str) -> _Optional:
 def _leaves(
     score: Score, name: str, *, form: ScoreAttributes, is_explained: bool
 ) -> dict[str, AttributeValue]:
-    """Return the attributes of ``score``, those that ``form`` has not in an object."""
+    """Return the ``rag.evaluation.<name>.*`` attributes of ``score`` that ``form`` asks for."""
     leaf = partial(semconv.metric_attribute, name)
     has_value = form != "openinference"
     leaves: dict[str, AttributeValue | None] = {
@@ -191,7 +191,7 @@ def _float(number: float | None) -> float | None:
 def copied(
     span: ReadableSpan, *, attributes: Mapping[str, AttributeValue], events: Sequence[Event]
 ) -> ReadableSpan:
-    """Return a copy of ``span`` with other ``attributes`` and ``events``, without a limit."""
+    """Return a copy of ``span`` with these ``attributes`` and ``events``, whatever its limits."""
     return ReadableSpan(
         name=span.name,
         context=span.context,
@@ -411,7 +411,7 @@ class SpanScores:
         return copied(span, attributes={**present, **added}, events=events)
 
     def write(self, span: Span, ending: Ending, parts: Sequence[_Part] | None = None) -> None:
-        """Add ``parts``, by default all of ``ending``, and its events to the open ``span``."""
+        """Add attributes (``parts``, or else all of ``ending``) and events to the open ``span``."""
         if not span.is_recording():
             return
         most, length = limits_of(span)
@@ -427,7 +427,7 @@ class SpanScores:
             span.add_event(semconv.EVALUATION_EVENT, attributes, self.clock())
 
     def parts_of(self, ending: Ending) -> list[_Part]:
-        """Return attributes that stay together, and objects, the last to be left out first."""
+        """Return groups of attributes, and annotations, most important first, for `fitting`."""
         of_turn = exportable_attributes(_of_turn(ending))
         parts: list[_Part] = [{name: value} for name, value in of_turn.items()]
         parts += map(feedback_attributes, ending.feedback)

@@ -1,4 +1,4 @@
-"""`Carrier`: a span for scores and feedback that come after the span of their turn has left."""
+"""`Carrier`: a span for scores and feedback that come after the span of the turn was exported."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NAMES = (semconv.SESSION_ID, semconv.USER_ID)
 class Carrier:
     """Writes spans ``evaluate turn`` of OpenInference, each with one link to the span of a turn.
 
-    An ended span is never changed, so each is the root of a new trace. None is written if
-    ``scores`` has no names of OpenInference.
+    An exported span cannot be changed, so each is the root of a new trace. None is written if
+    ``scores.form`` is ``rag``, which has no attributes of OpenInference.
     """
 
     tracer: Tracer

@@ -122,7 +122,6 @@ class DriftSink:
             self._warnings.write("save", "drift: %s cannot be written (%s)", self._path, error)
 
     def close(self) -> None:
-        """Save the state."""
         atexit.unregister(self.save)
         self.save()
 
@@ -143,9 +142,9 @@ def _of_drift(drift: Drift) -> dict[str, AttributeValue | None]:
 
 
 def _watched(evaluation: Evaluation) -> Iterator[Evaluation]:
-    """Yield the evaluations in ``evaluation`` to watch: of a cascade as ``offline.<metric>``, too.
+    """Yield the evaluations to watch for drift; a cascade's offline scores as ``offline.<metric>``.
 
-    Targeted turns are not watched: their share of all turns may change, and no score.
+    The judge's scores of targeted turns are left out: a change of their share is no drift.
     """
     sampling = evaluation.sampling or Sampling()
     is_offline = sampling.stage == "offline"

@@ -132,7 +132,7 @@ _of_others = weakref.WeakKeyDictionary()
 
 
 def _gauges_of(provider: MeterProvider) -> dict[str, _Sources]:
-    """Return the gauges of all pipelines by name, as a meter provider allows each gauge once."""
+    """Return the sources by gauge: a meter provider creates each once, for all pipelines."""
     # The global provider may be a proxy now and replaced later.
     is_global = provider is get_meter_provider() and provider not in _of_others
     return _of_global if is_global else _of_others.setdefault(provider, {})
@@ -141,9 +141,9 @@ def _gauges_of(provider: MeterProvider) -> dict[str, _Sources]:
 def add_gauges(
     provider: MeterProvider | None, owner: object, sources: Mapping[str, Source]
 ) -> None:
-    """Report in each gauge of ``sources`` what its source makes of ``owner``, a weak reference.
+    """Report in each gauge of ``sources`` the observations that its function makes of ``owner``.
 
-    Not thread-safe: `instrument` has a lock.
+    ``owner`` is kept as a weak reference. Not thread-safe: `instrument` has a lock.
     """
     provider, reference = provider or get_meter_provider(), weakref.ref(owner)
     gauges = _gauges_of(provider)
@@ -194,7 +194,7 @@ class Tally:
             self._counts[kind][name] += number
 
     def stats(self, *, held: int = 0, scoring: int = 0) -> Stats:
-        """Return all counts; ``held`` and ``scoring`` are the numbers of spans that wait now."""
+        """Return all counts; ``held``: spans that wait now, ``scoring``: those being scored."""
         with self._lock:
             counts: dict[str, Any] = {kind: dict(each) for kind, each in self._counts.items()}
         captured = sum(counts.pop("captured").values())
@@ -307,7 +307,7 @@ class InstrumentSink:
         self.tally.add("feedback", outcome)
 
     def released(self, status: HoldStatus) -> None:
-        """Count an exported span by the status that it has got."""
+        """Count a span that was held and is now exported, by its ``rag.evaluation.status``."""
         self.tally.add("released", status)
         self._record(semconv.RELEASED, 1, {semconv.STATUS: status})
 
@@ -321,7 +321,7 @@ class InstrumentSink:
         self._record(semconv.ERRORS, 1, {semconv.PLACE: place})
 
     def watch(self, held: Any, measurements: Iterable[Measurement] = ()) -> None:
-        """Report in gauges ``held`` (its length and ``size``), pending turns, judges, embedders."""
+        """Report ``held`` (length, ``size``), pending turns and endpoints of models in gauges."""
         provider = self._meter_provider
         self._held = held  # gauges refer to it weakly
         gauges: dict[str, Source] = {
@@ -349,7 +349,7 @@ class InstrumentSink:
         return {kind: self.limited(kind, str(name)) for kind, name in names.items() if name}
 
     def limited(self, kind: str, name: str) -> str:
-        """Return ``name``, truncated; ``other`` after 100 names, to limit the time series."""
+        """Return ``name``, truncated; ``other`` after 100 names of ``kind`` limits time series."""
         known, name = self._names.setdefault(kind, set()), name[:_NAME_LENGTH]
         if name not in known and len(known) >= _MOST_NAMES:
             return "other"
@@ -391,7 +391,7 @@ def _one(value: float, attributes: Mapping[str, str] | None = None) -> list[Obse
 
 
 def _watch_endpoint(provider: MeterProvider | None, endpoint: Endpoint) -> None:
-    """Report attempts, requests not sent, and limits of ``endpoint``, once for all pipelines."""
+    """Report requests of ``endpoint``, those not sent, and its breaker, once for all pipelines."""
     gauges = _gauges_of(provider or get_meter_provider())
     if any(each() is endpoint for each, _ in gauges.get(semconv.ENDPOINT_BREAKER, ())):
         return

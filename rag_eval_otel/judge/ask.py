@@ -19,7 +19,7 @@ _QUIET = 5  # iterations of the event loop in which a reply passes two nested `g
 
 
 class Question:
-    """A task, and its outcome: a reply or an error, for each metric that asks."""
+    """A task for the judge, and its outcome, a reply or an exception, for all metrics that ask."""
 
     def __init__(self, task: Task[Any]) -> None:
         self.task = task
@@ -39,9 +39,10 @@ class Question:
 class Ask:
     """Puts the questions (tasks) of metrics about one sample to a judge, within one event loop.
 
-    Equal tasks are sent once. Tasks that are put at the same moment share a request, unless one
-    must not see a text of another. During a request, new tasks wait ``patience`` seconds for those
-    that follow from its reply. What does not parse is asked for again with the error.
+    Equal tasks are sent once. Tasks put at the same moment share a request, unless the judge must
+    not see the texts of one when it answers another. During a request, new tasks wait at most
+    ``patience`` seconds for those that follow from its reply. A task whose reply does not parse is
+    sent again, with the error, at most ``repairs`` times.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Ask:
         return question
 
     def _settle(self, seen: int, quiet: int) -> None:
-        """Send the waiting tasks when no task was put for `_QUIET` iterations of the event loop."""
+        """Send the waiting tasks, or start the timer, after `_QUIET` iterations without events."""
         loop = asyncio.get_running_loop()
         quiet = quiet + 1 if self._events == seen else 0
         if quiet < _QUIET:

@@ -31,7 +31,7 @@ _FRESH = 1.0  # seconds for which the sums of all processes that a request has s
 
 
 class SlidingWindow:
-    """The sum of what was added in the last ``seconds`` seconds, in ``cells`` intervals of time."""
+    """The sum of the amounts of the last ``seconds``, to a precision of ``seconds / cells``."""
 
     def __init__(self, seconds: float, *, cells: int = CELLS) -> None:
         self._count = cells
@@ -56,7 +56,7 @@ class SlidingWindow:
         return cell
 
     def correct(self, cell: int, difference: int) -> None:
-        """Add ``difference`` to the amount of interval ``cell``, unless it is too old by now."""
+        """Add ``difference`` to interval ``cell``, as `add` returned it, unless it is too old."""
         for pair in self._cells:
             if pair[0] == cell:
                 pair[1] += difference
@@ -81,9 +81,10 @@ class Reservation:
 class Budget:
     """Limits what the requests to judge and embedder may take in windows of time. Thread-safe.
 
-    A request counts with an estimate by its size until `settle`, or with ``estimates="off"``, it is
-    admitted while anything is left. A request larger than a limit is admitted if nothing of it is
-    used. ``shared`` counts for several processes; without Redis, this process counts alone.
+    Until `settle`, a request counts with an estimate by its size; with ``estimates="off"``, as
+    one request with one token, so that it is admitted while anything is left. A request larger than
+    a limit is admitted if nothing of the limit is used. ``shared`` counts for several processes;
+    while Redis is away, each process counts alone.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class Budget:
         return Reservation(model=model, amounts=amounts, cells=local, shared=taken)
 
     def settle(self, reservation: Reservation, usage: Usage | None, *, requests: int = 1) -> None:
-        """Replace the estimate by ``usage``, or by that of ``requests``; once only."""
+        """Replace the estimate by ``usage`` (None: ``requests`` estimates); only the first time."""
         if reservation.is_settled:
             return
         reservation.is_settled = True
@@ -237,10 +238,7 @@ return result
 
 
 class RedisCounts:
-    """The amounts that processes took from a budget, in Redis, which has a rest after an error.
-
-    Processes whose ``url`` ends in the same ``#name`` share a budget.
-    """
+    """Counts in Redis what processes with the same ``#name`` in ``url`` take from a budget."""
 
     def __init__(
         self,
@@ -268,9 +266,9 @@ class RedisCounts:
     async def take(
         self, amounts: Sequence[int]
     ) -> tuple[int | None, tuple[int, ...], list[int]] | None:
-        """Add ``amounts`` unless a limit refuses; None while Redis cannot be reached.
+        """Add ``amounts`` unless a limit refuses; None for 5 seconds after an error of Redis.
 
-        Returns the index of the limit that refuses, and for each limit the cell and the sum.
+        Returns the index of the limit that refuses, or None, and the cells and sums of all limits.
         """
         if self._clock() < self._away_until:
             return None
@@ -311,7 +309,7 @@ class RedisCounts:
 
 
 def _client_of(url: str, *, timeout: float) -> tuple[Any, str]:
-    """Return a client, and the name of the budget after ``#``; an error quotes no password."""
+    """Return a client, and the budget's name after ``#``; a `ConfigError` quotes no password."""
     redis = require("redis", "redis")
     client = None
     address, _, name = str(url).partition("#")

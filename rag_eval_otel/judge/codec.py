@@ -1,7 +1,8 @@
 """Write tasks into the text of a request, and read the replies from a judge's text.
 
-Constant text, which providers cache, comes before the texts of the sample, each after a random
-mark. Lists in replies have no numbers, and objects with one member are the member.
+Instructions come first, because providers cache a constant beginning; then the texts of the sample,
+each after a random mark, which no text can imitate. To save tokens, entries of lists in replies
+have no numbers, and an object with one member is replaced by the member.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _built_in(name: str) -> str:
 
 
 def prompt_text(name: str) -> str:
-    """Return the user's text of the prompt ``name`` if there is one, else the built-in text."""
+    """Return the text of the prompt ``name`` in the option ``prompts``, else the built-in text."""
     text = (current_scope().prompts or {}).get(name)
     return _built_in(name) if text is None else text
 
@@ -60,7 +61,7 @@ def instructions_of(kind: Kind[Any]) -> str:
 
 
 def load_prompts(folder: str | PathLike[str]) -> dict[str, str]:
-    """Return the texts of the ``.md`` files in ``folder`` by name; the others are built in."""
+    """Return the texts of the ``.md`` files in ``folder`` by prompt, or raise `ConfigError`."""
     place, texts = Path(folder), dict[str, str]()
     names = {path.name for path in _BUILT_IN.iterdir()}
     try:
@@ -388,7 +389,7 @@ class CutText(str):
 
 
 def clipped(sample: Sample, most: int | None) -> tuple[Sample, dict[str, int]]:
-    """Cut each text to ``most`` characters, all to four times as many; count what is cut."""
+    """Cut each text to ``most`` characters, all to 4 times that; return also the cuts by field."""
     if most is None:
         return sample, {}
     cut: Counter[str] = Counter()

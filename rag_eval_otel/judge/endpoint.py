@@ -93,17 +93,17 @@ def retry_after(headers: Mapping[str, str], *, now: Clock = time.time) -> float 
 
 
 def is_usable(replies: Replies) -> bool:
-    """Return False if the judge's reply does not parse for any of the tasks of a request."""
+    """Return False if no reply to the tasks of a request parses, True if at least one does."""
     return not all(isinstance(part, errors.UnparsableReplyError) for part in replies.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of an `Endpoint`: what one request may cost, and how many are sent at a time.
+    """The limits of an `Endpoint`: retries and times of a request, and requests at the same time.
 
     - ``retries``: the most of one request. `OpenAIJudge` and `OpenAIEmbedder` set their own.
     - ``timeout``: seconds of one attempt; None: only the deadline of the turn counts.
-    - ``patience``: seconds that a request waits for the server or a place.
+    - ``patience``: the most seconds that a request waits for the end of a pause or for a place.
     - ``concurrency``: the most requests of one event loop at a time.
     - ``failures``: the failed attempts in a row that open the circuit breaker; infinity: never.
     """
@@ -171,9 +171,10 @@ class Attempt:
 class Endpoint:
     """Sends requests to one judge or embedder under `Limits`, from any number of event loops.
 
-    Passing failures are retried with back-off and full jitter. ``Retry-After`` is one pause for all
-    callers. While the breaker is open, one probe at a time is sent, and other requests wait for it.
-    ``observers`` get outcome and seconds of each attempt, ``refusal_observers`` why none was made.
+    Temporary failures are retried with back-off and full jitter. ``Retry-After`` pauses all
+    callers. While the breaker is open, one probe at a time is sent; other requests wait for its
+    result, or fail if waiting is of no use. ``observers`` get the outcome and the seconds of each
+    attempt, ``refusal_observers`` the reason of each request that is not sent.
     """
 
     def __init__(
@@ -208,7 +209,10 @@ class Endpoint:
         return Endpoint(self.name, replace(self.limits, **limits), title=self.title)
 
     async def call(self, send: Send[T], *, is_usable: Callable[[T], bool] = lambda _: True) -> T:
-        """Await ``send()``, again after a passing failure; an unusable result is a failure."""
+        """Return the result of ``send()``, retried on temporary failures, or raise `JudgeError`.
+
+        A result that is not usable is returned, too, but the breaker counts it as a failure.
+        """
         deadline = current_scope().deadline
         timeout = math.inf if self.limits.timeout is None else self.limits.timeout
         loop = asyncio.get_running_loop()

@@ -32,7 +32,6 @@ class FunctionJudge:
         return f"FunctionJudge({self.model!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return the replies to ``tasks`` from one call."""
         request = compose(tasks)
         prompt = f"{request.system}\n\n{request.user_with_schema}"
         note(messages=[{"role": "user", "content": prompt}], text="")

@@ -1,6 +1,6 @@
 """`LexicalJudge`: the offline judge, which compares words and does not know what they mean.
 
-Question words and the form of dates, numbers and names show what is asked for and given.
+Question words tell the kind of thing that is asked for; dates, numbers and names, what is given.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _FRAME = re.compile(
 
 
 class Term(NamedTuple):
-    """A word of a text; words with equal keys are equal. Numbers and negations are exact."""
+    """A word; words with equal ``key`` match. A claim scores less if an exact word is missing."""
 
     key: str
     text: str
@@ -163,7 +163,7 @@ def evades(answer: str) -> bool:
 
 
 def _read(answer: str) -> tuple[list[str], list[str], bool]:
-    """Return all sentences of ``answer``, what of them may be claims, and whether it refuses."""
+    """Return the sentences of ``answer``, their parts that may be claims, and if it refuses."""
     told = sentences(answer)[:_MAX_READ]
     read = [_clauses(sentence) for sentence in told]
     refuses = any(clause.refuses for clauses in read for clause in clauses)
@@ -188,7 +188,7 @@ class _Clause(NamedTuple):
 
     @property
     def is_courtesy(self) -> bool:
-        """Whether it only goes with a refusal: an apology, advice, what the speaker has done."""
+        """Whether the clause only goes with a refusal: an apology, advice, what the speaker did."""
         return "F" in self.roles or "I" in self.roles
 
 
@@ -216,7 +216,7 @@ def _clauses(sentence: str) -> list[_Clause]:
 
 @cache
 def _table() -> Mapping[str, str]:
-    """Return the role of each entry in refusals.txt."""
+    """Return the role, a letter, of each word or phrase in refusals.txt."""
     text = (files("rag_eval_otel.judge") / "refusals.txt").read_text(encoding="utf-8")
     lines = (line.split() for line in normal_form(text).splitlines() if line[0] != "#")
     return {
@@ -245,7 +245,7 @@ def _role_of(word: str) -> str:
 
 
 def _beside_refusal(clauses: Sequence[_Clause]) -> list[str]:
-    """Return those clauses of a sentence with a refusal that say something else."""
+    """Return the clauses of a sentence with a refusal that say something beside it."""
     said: list[str] = []
     follows = contrasts = False
     for clause, after in zip(clauses, [*clauses[1:], clauses[0]], strict=True):
@@ -394,7 +394,7 @@ _COMMON = 0.6  # weight of a feature that all texts have
 
 
 def read(question: str) -> tuple[Kind | None, str]:
-    """Return the kind of thing that ``question`` asks for, if it is known, and its other words."""
+    """Return the kind of thing asked for, or None, and ``question`` without its question word."""
     text = question[:_READ].lower().replace("\u2019", "'")
     is_marked = "?" in text and len(question) <= _READ
     polar = _POLAR.search(text)
@@ -435,7 +435,7 @@ def _matching(forms: Forms, text: str) -> list[Kind]:
 
 
 def topic_of(history: Iterable[str]) -> dict[str, tuple[str, float]]:
-    """Return the words that most messages of ``history`` have: key, text and weight of each."""
+    """Return the four words that most messages in ``history`` have: text and weight by key."""
     weights: dict[str, float] = defaultdict(float)
     texts: dict[str, str] = {}
     for role, _, text in (message.partition(": ") for message in history):
@@ -461,7 +461,10 @@ def reverse_questions(answer: str) -> list[str]:
 
 
 def features(text: str) -> dict[str, float]:
-    """Return weights of the words of ``text`` and of what it asks for; their squares sum to 1."""
+    """Return a unit vector: words of ``text``, what it asks for, and what all texts share.
+
+    A text without words has no features.
+    """
     kind, rest = read(text)
     words: dict[str, float] = defaultdict(float)
     for term in terms(rest):
@@ -539,9 +542,9 @@ class LexicalJudge:
     It is good for a first set-up, demos and a free first look at scores. Verdicts and most ratings
     are computed from a probability; at one half, yes and no are equally likely. The judge cannot
     follow instructions (a rubric, a guideline, instructions of your own); its reply to such a task
-    is an `UnsuitableJudgeError`. At most 100,000 characters of the contexts are read. If the answer
-    has more than 10,000 characters, the reply is a `JudgeTooLongError`. Instructions hidden in an
-    answer or a context have no effect.
+    is an `UnsuitableJudgeError`. At most 100,000 characters of the contexts are read. If answer,
+    reference or history has more than 10,000, the reply is a `JudgeTooLongError`. Instructions
+    hidden in an answer or a context have no effect.
     """
 
     model = "lexical"
@@ -552,7 +555,6 @@ class LexicalJudge:
     revision = 6  # part of the version of a score: raise it whenever the replies change
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return a reply or an error for each of ``tasks``."""
         index = cache(Passages)  # several tasks show the same contexts
         return Replies(parts=tuple(_reply(task, index) for task in tasks), model=self.model)
 
@@ -570,7 +572,7 @@ def _reply(task: Task[Any], index: Index) -> object:
 
 
 class Answers:
-    """Replies to a task, by a method for each family of prompts, with words as evidence."""
+    """Replies to one task by comparing words: ``to_<family>()`` for each family of prompts."""
 
     def __init__(self, task: Task[Any], index: Index = Passages) -> None:
         shown = dict(task.inputs)
@@ -596,7 +598,7 @@ class Answers:
         return fmean(map(self.support, claims))
 
     def helps(self, text: str) -> float:
-        """Return how far ``text`` covers the question; with history, the topic counts half."""
+        """Return how far ``text`` covers the question, or with history, question and topic."""
         share = coverage(self.question, text)
         if not self.topic:
             return share

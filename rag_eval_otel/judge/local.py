@@ -65,7 +65,6 @@ class LocalJudge:
         device: str | None = None,
         batch_size: int = 32,
     ) -> None:
-        """Load the model."""
         if batch_size < 1:
             raise ConfigError(f"batch_size must be 1 or more, not {batch_size}")
         self._classifier = Classifier(model, label, device=device, batch=batch_size)
@@ -79,7 +78,7 @@ class LocalJudge:
         return f"LocalJudge({self.model.removeprefix('local/')!r})"
 
     async def reply(self, tasks: Sequence[Task[Any]]) -> Replies:
-        """Return the replies to ``tasks``; one pass of the model classifies all pairs of texts."""
+        """Return the replies to ``tasks``; the model classifies all pairs of texts in batches."""
         others = await self._others.reply(tasks)
         mine = [t for t in tasks if t.kind.family in BY_EVIDENCE and not t.kind.instructions]
         replies = await self._workers.run(lambda: self._replies(mine)) if mine else []
@@ -134,7 +133,7 @@ class _ModelAnswers(Answers):
 
 
 class Classifier:
-    """Computes the probability that a text supports a claim, with a ``CrossEncoder``."""
+    """Computes how probably a text supports a claim or answers a question, by ``CrossEncoder``."""
 
     def __init__(
         self, model: str | os.PathLike[str], label: str | None, *, device: str | None, batch: int

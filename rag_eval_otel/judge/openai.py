@@ -72,7 +72,7 @@ class _Form:  # the options of a request that a server may refuse
 
 
 class OpenAIModel:
-    """A model whose requests go through an `Endpoint`, which a copy may replace."""
+    """A model whose requests go through ``endpoint``; `with_endpoint` copies it with another."""
 
     model: str
     endpoint: Endpoint
@@ -124,7 +124,7 @@ class OpenAIJudge(OpenAIModel):
         schema_mode: SchemaMode | None = None,
         client: AsyncOpenAI | None = None,
     ) -> None:
-        """Judge with ``model``; the first request connects to the server."""
+        """Judge with ``model``; `ConfigError` for a bad option. The first request connects."""
         self.model = model
         kind, extra = provider_of(provider), dict(extra_body or {})
         if temperature is not None and not 0 <= temperature <= _HOTTEST:
@@ -202,7 +202,7 @@ class OpenAIJudge(OpenAIModel):
         return {**body, **self._extra}
 
     def _weaker(self, form: _Form, error: errors.JudgeError) -> _Form | None:
-        """Return ``form`` without what ``error`` says that the server refused; None: no way."""
+        """Return ``form`` without the option that ``error`` says is refused; None if unknown."""
         if not isinstance(error, errors.JudgeRequestError):
             return None
         named, changes = error.named, dict[str, Any]()
@@ -254,7 +254,7 @@ _NUMBER = re.compile(r"[\s:]*(\d+(?:\.\d+)?)[\s,}]*")
 
 
 def _weighed(part: object, task: Task[Any], tokens: Sequence[Mapping[str, Any]]) -> object:
-    """Add to a rating its mean under the judge's probabilities, with which people agree more."""
+    """Add to a rating its mean, weighted by the probabilities (logprobs) in ``tokens``."""
     if task.rated != "logprobs" or not isinstance(part, Graded):
         return part
     text = "".join(token["token"] for token in tokens)
@@ -357,7 +357,10 @@ class OpenAIClient:
             await self._client()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the JSON of the response; typed methods of the library are slow, and traced."""
+        """Send ``body`` once, and return the JSON object, or raise `JudgeError`.
+
+        Typed methods of the client are slow, and traced.
+        """
         _largest.set(_LARGEST + _LARGEST_ROW * len(body.get("input", ())))
         note(provider=self._provider, messages=body.get("messages", ()), text="", finish="")
         async with attempt() as result:
@@ -399,9 +402,9 @@ class OpenAIClient:
 
 
 def _import_all() -> None:
-    """Import all that a request needs, on the caller's thread, which makes the first client, too.
+    """Import now, on the thread of the application, all that a request needs.
 
-    A child that is forked while another thread imports or reads TLS certificates could do neither.
+    A child that is forked while another thread imports or reads TLS certificates can do neither.
     """
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("subprocess"):  # whose child runs greenlets

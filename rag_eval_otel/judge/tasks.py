@@ -1,6 +1,6 @@
 """What metrics ask: a `Task` is a `Kind` of question with the texts of one sample.
 
-The models of the replies check the bounds of numbers; servers get types and short scales only.
+Pydantic checks the bounds of numbers in replies; schemas for servers have types and choices only.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Useful(Judged):
 
 
 class Verdict(Useful):
-    """Whether statement number ``index`` (from 1) follows from the contexts."""
+    """Yes or no on text number ``index`` (from 1), as in: does a statement follow from contexts?"""
 
     index: Index
 
@@ -184,7 +184,7 @@ class RelevantStatements(Reply):
 
 
 class RelevantContexts(Reply):
-    """The numbers (from 1) of the contexts that have a sentence that the answer needs."""
+    """The numbers (from 1) of the contexts that have a sentence that the question needs."""
 
     numbers: list[Annotated[int, BeforeValidator(integer)]]
 

@@ -25,10 +25,10 @@ Weights: TypeAlias = Mapping[Any, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What code that sends a request knows about its caller, without arguments for it.
+    """What the code that sends a request gets from its caller, in a context variable.
 
     The deadline of the turn (``time.monotonic``), the metric that asks, the user's prompts by name,
-    the `Meter` of the request, and a function that gets each attempt of it with this meter.
+    the `Meter` of the request, and a function that gets each `Attempt` with this meter.
     """
 
     deadline: float = math.inf
@@ -92,9 +92,9 @@ def _is_unpaid(error: BaseException) -> bool:
 
 
 class Meter:
-    """Counts attempts and tokens of one request, of which the first is reserved on entry.
+    """Counts attempts and tokens of one request; reserves budget for the first attempt on entry.
 
-    Our clients call `attempt` for each HTTP request; for others, `tell` or the estimate counts.
+    `OpenAIClient` calls `attempt` for each HTTP request; else `tell`, or the estimate, counts.
     """
 
     def __init__(self, budget: Budget | None, *, model: str, size: int, part: Part) -> None:
@@ -168,7 +168,7 @@ class Meter:
 
 
 def will_attempt() -> None:
-    """Let only `attempt` count requests in the `Meter` of this context; call it before any wait."""
+    """Tell the `Meter` of this context, before any wait, that `attempt` will count the requests."""
     if meter := _SCOPE.get().meter:
         meter.assumed = 0
 
@@ -199,7 +199,7 @@ class Ledger:
 
     @asynccontextmanager
     async def metered(self, weights: Weights, model: object, *, part: Part) -> AsyncIterator[Meter]:
-        """Count a request in the block; ``weights`` has the size of each question in it."""
+        """Count the request in the block; ``weights`` maps its questions to their characters."""
         budget = None if is_offline(model) else self._budget
         meter = Meter(budget, model=name_of(model), size=sum(weights.values()), part=part)
         self._open[meter] = weights

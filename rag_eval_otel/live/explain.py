@@ -16,7 +16,7 @@ _LENGTH = 200  # characters of a name
 
 
 class Explanations(OrderedDict[Hashable, tuple[str, ...]]):
-    """A text for each skipped turn of the last traces. It quotes no text of a user."""
+    """Texts on the skipped turns of the last 1,000 traces, by trace id, without texts of users."""
 
     def add(
         self, trace: Hashable, reason: SkipReason, name: str, steps: Iterable[Step], rule: str = ""
@@ -29,7 +29,7 @@ class Explanations(OrderedDict[Hashable, tuple[str, ...]]):
         self.keep(trace, (text,))
 
     def keep(self, trace: Hashable, texts: tuple[str, ...]) -> None:
-        """Add ``texts`` to those of ``trace``, and forget the oldest."""
+        """Add ``texts`` to those of ``trace``; drop the oldest texts and traces over the limits."""
         self[trace] = (*self.get(trace, ()), *texts)[-_MOST_TURNS:]
         while len(self) > _MOST_TRACES:
             self.popitem(last=False)

@@ -107,7 +107,7 @@ class Handle:
     def install_langchain_hook(self, *, unless: Callable[[], bool] | None = None) -> None:
         """Trace and score every LangChain run of the process, without passing a callback to it.
 
-        A second call has no effect. A run that also gets `callback` as an argument is scored once.
+        No run is scored twice, even after a second call, or if it also gets `callback`.
         ``unless`` is called at the first run; if it returns True, the hook is not used.
         """
         self._hook.install(self.callback, unless)
@@ -143,7 +143,7 @@ class Handle:
         return self._pipeline.flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Wait ``timeout`` (``shutdown_seconds``) seconds for scores, export all, and detach."""
+        """Wait for scores up to ``timeout`` s (or ``shutdown_seconds``), export all, and detach."""
         self.remove_langchain_hook()
         self._pipeline.drain(timeout)
         if self._log_tap is not None:
@@ -221,7 +221,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         return self
 
     def _start_first(self, span: Span, parent_context: Context | None = None) -> None:
-        """Replace `on_start` for the first span: check that its provider has no other pipeline."""
+        """Handle the start of the first span: check that its provider has no other pipeline."""
         pipeline = self._pipeline
         pipeline.start_next = self._next.on_start
         attachment = Attachment(target=getattr(span, "_span_processor", None))
@@ -239,7 +239,7 @@ class RagEvalSpanProcessor(SpanProcessor):
         self._next.on_start(span, parent_context)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Wait for scores for half of ``timeout_millis`` (5 s at most), then export all spans."""
+        """Wait half of ``timeout_millis`` (5 s at most) for scores, export; False on failure."""
         return self._pipeline.force_flush(timeout_millis / 1000)
 
     def shutdown(self) -> None:
@@ -265,9 +265,9 @@ def instrument(
 ) -> Handle:
     """Attach live scoring to a tracer provider and return its `Handle`.
 
-    ``options`` precede those in the environment; a ``config`` takes their place. Invalid ones, and
-    both, raise `ConfigError`. The default of ``tracer_provider`` is the global one. If the
-    application has set none, it is made from the standard ``OTEL_*`` variables.
+    ``options`` precede those in the environment; a ``config`` replaces both. An invalid option, and
+    options beside a ``config``, raise `ConfigError`. ``tracer_provider`` is by default the global
+    one; if none is set, it is made from the standard ``OTEL_*`` variables.
 
     A provider is instrumented once: a further call returns the handle of the first call. Each of
     ``sinks`` gets every `Evaluation`, in addition to the built-in sinks. A str is the name of an
@@ -300,7 +300,7 @@ def instrument(
 
 
 class _Attaching:
-    """The lock of all that attach to a provider; a child that is forked meanwhile has its own."""
+    """The lock for attaching to tracer providers. A forked child gets a new one."""
 
     def __init__(self) -> None:
         self._renew()

@@ -1,4 +1,4 @@
-"""Make a span of each request to a judge, below the evaluated span, if the user wants them."""
+"""Make a span of each request to a judge, below the evaluated span (option ``judge_spans``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_judge_span(
     prices: Prices,
     shows: bool,
 ) -> None:
-    """Export a span for ``attempt`` below the span ``parent`` of the turn, at once."""
+    """Export a span of ``attempt`` below the turn's span ``parent``; ``shows``: with its texts."""
     notes, outcome, error = meter.notes, attempt.outcome, attempt.error
     provider, finish, text = notes.get("provider"), notes.get("finish"), notes.get("text")
     reply = attempt.reply if isinstance(attempt.reply, Replies) else Replies(parts=(), model="")

@@ -58,7 +58,7 @@ class SpanWriter:
         """Start the spans of the runs in ``tree``, parents first; return the spans by run id.
 
         ``steps`` are the runs as they were read, by run id. Besides those of the option ``spans``,
-        the root and the runs with the ids ``also`` get a span, unless it is ``none``.
+        the root and the runs with the ids ``also`` get a span, unless the option is ``none``.
         """
         if self.config.spans == "none":
             return {}
@@ -125,7 +125,7 @@ class SpanWriter:
         )
 
     def _about(self, run: Run, root: Run, operation: str | None) -> Attributes:
-        """Return session and user of the tree, and of calls the conversation."""
+        """Return session, user and, unless ``run`` is a retrieval or inner chain, conversation."""
         keys = self.config.metadata_keys if run is root else ()
         known: Attributes = dict(about([run.metadata, root.metadata], keys))
         if operation in {None, semconv.OPERATION_RETRIEVAL}:
@@ -156,7 +156,7 @@ def operation_of(run: Run, tree: RunTree) -> str | None:
 
 
 def _own_name(run: Run) -> str | None:
-    """Return the name of ``run``, unless it is that of a type that all chains have."""
+    """Return the name of ``run``, or None if it is a general type such as ``RunnableSequence``."""
     return None if run.name.startswith("Runnable") or run.name in _TYPES else run.name
 
 
@@ -167,14 +167,14 @@ def _call_id(run: Run) -> str | None:
 
 
 def _provider(run: Run) -> tuple[str, str | None, str]:
-    """Return the names of the provider, see `PROVIDERS`; many have one name everywhere."""
+    """Return the provider's name in GenAI, and OpenInference's names of provider and maker."""
     raw = _text(run.metadata.get("ls_provider"))
     name = raw or "unknown"
     return PROVIDERS.get(name, (name, raw, name))
 
 
 def _request(run: Run) -> Attributes:
-    """Return the parameters of the request to a model, those that the convention has."""
+    """Return the parameters of a model call that the GenAI convention has, as attributes."""
     about = {name.removeprefix("ls_"): value for name, value in run.metadata.items()}
     given = {"model": about.get("model_name"), **run.request}
     given |= {name: about[name] for name in ("temperature", "max_tokens", "stop") if name in about}
@@ -271,7 +271,7 @@ def messages_json(messages: Iterable[tuple[str, str]]) -> str | None:
 
 
 def _messages(given: Iterable[Any], *, clean: Redactor) -> Iterator[dict[str, Any]]:
-    """Yield the messages to a model, in the form of the convention."""
+    """Yield the messages to a model in the form of the GenAI convention."""
     for raw in given:
         for read in messages_in(plain([raw])):
             text, calls = clean.text(str(read.get("content") or "")), raw.get("tool_calls")
@@ -298,7 +298,7 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _object(value: Any, name: str, *, clean: Redactor) -> str:
-    """Return ``value`` as a JSON object, with the key ``name`` if it is none."""
+    """Return ``value``, redacted, as a JSON object: as it is, or under the key ``name``."""
     found = value
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):

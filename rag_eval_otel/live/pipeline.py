@@ -152,7 +152,7 @@ class Pipeline:
         self.start_next(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Hold a span of a possible RAG turn, drop one of the judge's client, export all others."""
+        """Hold the span of a possible RAG turn, drop spans of the judge's client, export others."""
         # On the evaluator's thread, foreign spans are dropped: they are of the judge's client.
         if JUDGING.get() is not None and judging() is not None:
             if is_own(span):
@@ -215,7 +215,7 @@ class Pipeline:
             self.export(span)
 
     def leave(self, held: Held) -> bool:
-        """Export the span or spans in ``held``; only read a run tree, and return False."""
+        """Export the spans in ``held``, and return True; only read a run tree, and return False."""
         item, ending = held.item, held.ending or UNTOUCHED
         if isinstance(item, RunTree):
             self.read_tree(held)
@@ -258,7 +258,7 @@ class Pipeline:
                 self._end_spans([(span, run)], Ending(why) if is_turn else UNTOUCHED)
 
     def _join(self, tree: RunTree) -> bool:
-        """Add ``tree`` to the trace of the span around it, if it may be a part of a turn there."""
+        """Add ``tree`` to the trace around it if a turn there may need it; else return False."""
         is_turn = Subtree(tree.searched, tree.called).is_turn
         is_whole = is_turn and self.config.spans != "none"
         if tree.root.error is not None or tree.is_lost or is_whole:
@@ -451,7 +451,7 @@ class Pipeline:
             self._write_late(span, written, ending)
 
     def _write_late(self, span: SpanContext, written: list[Ending], ending: Ending) -> None:
-        """Write the scores in ``ending`` on a span of their own, only once."""
+        """Write the scores in ``ending`` on a new span, unless ``written`` has scores already."""
         if ending.evaluation is None or written or not span.is_valid:
             return
         written.append(ending)
@@ -544,7 +544,7 @@ class Pipeline:
         self._flush_providers(deadline)
 
     def force_flush(self, timeout: float) -> bool:
-        """Wait for scores for half of ``timeout`` (5 s at most), and export all spans."""
+        """Wait half of ``timeout`` (5 s at most) for scores, export; False if spans are left."""
         if self.is_own_thread():
             return self.flush_next(timeout) and not self.store.held
         deadline = self.now() + timeout
@@ -566,7 +566,7 @@ class Pipeline:
     def drain(self, timeout: float | None = None, *, flushes: bool = False) -> None:
         """Score and export what is possible in ``timeout`` seconds (``shutdown_seconds``), and end.
 
-        ``flushes``: also flush the next span processor, in any case.
+        ``flushes``: flush the next span processor even if no scores are late.
         """
         flush = partial(self.flush_next, _MAX_FLUSH_WAIT)
         timeout = self.config.shutdown_seconds if timeout is None else timeout

@@ -123,8 +123,8 @@ def record_feedback(
     (question and answer) of the current span. ``trace_id`` has 32 hexadecimal digits, as in
     ``format_trace_id(span.get_span_context().trace_id)``, or is the ``run_id`` of LangChain's root
     run. ``span_id`` has 16 hexadecimal digits; it is needed only if a trace has several turns.
-    ``name`` says who gave the feedback. ``comment`` is redacted by the function of the option
-    ``redact``, and exported.
+    ``name`` says who gave the feedback, in at most 64 ASCII letters, digits, ``_`` and ``-``.
+    ``comment`` is redacted by the function of the option ``redact``, and exported.
 
     The feedback becomes an event ``gen_ai.evaluation.result``, and goes to metrics and backends.
     The call does no I/O. A wrong argument raises `TypeError` or `ValueError` under pytest and with
@@ -287,7 +287,7 @@ _MAX_SAID: Final = 16  # feedback on one turn
 
 @dataclass(slots=True)
 class _Known:
-    """A recent turn that feedback can be joined with."""
+    """A recent turn, with its feedback."""
 
     key: tuple[int, int]  # trace id and span id
     said: tuple[Feedback, ...] = ()
@@ -297,11 +297,12 @@ class _Known:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackIntake:
-    """A sink that finds the recent turn of each feedback.
+    """Finds the turn of each feedback, scored or skipped; as a sink, it keeps `Evaluation.about`.
 
-    ``pass_on`` gets it, with the ids of its turn if known; that on a LangChain run waits.
-    ``is_under_way(trace_id)``: whether a trace or run has yet to be read.
-    ``on_late`` gets what is too late or unmatched, and `Evaluation.about`.
+    ``pass_on`` gets the feedback with the ids of its turn, if known; feedback on a LangChain run
+    waits for them. ``is_under_way(trace_id)``: whether a trace or run has yet to be read.
+    ``on_late`` gets feedback that comes after the ending of its turn, with the turn's ``about``, or
+    is on an unknown trace, with {}; not what was said on the current span.
     """
 
     instruments: InstrumentSink
@@ -416,7 +417,7 @@ class FeedbackIntake:
         return turns[0] if len(turns) == 1 else None
 
     def _settled(self, span: SpanRef) -> _Known:
-        """Return the turn of ``span``, with stored feedback that can be about no other turn."""
+        """Return the turn of ``span``; give it the stored feedback that is about no other turn."""
         known = self._known((span.trace_id, span.span_id))
         for feedback, is_passed in self._early.pop(span.trace_id, ()):
             if self._find(span.trace_id, feedback.span_id) is known:
@@ -442,7 +443,7 @@ def register(intake: FeedbackIntake) -> None:
 
 
 def intake_for(trace_id: int) -> FeedbackIntake | None:
-    """Prefer open intakes, then one that knows the trace, then the newest; or None."""
+    """Return the newest intake, preferably open and with knowledge of the trace, or None."""
     alive = filter(None, [each() for each in _intakes])
     newest_last = sorted(alive, key=lambda one: (not one.evaluator.is_closed, one.knows(trace_id)))
     return newest_last[-1] if newest_last else None

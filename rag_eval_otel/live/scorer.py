@@ -92,7 +92,7 @@ class Admission:
         return self._sampling(trace_id, probability)
 
     def judged(self, trace_id: int, sampling: Sampling, *, offline: Evaluation) -> Sampling | None:
-        """Return how the judge of a cascade samples the turn; None if it does not."""
+        """Return how a cascade's judge samples a turn with these ``offline`` scores, or None."""
         factor = 1 if offline.label == "pass" else 4  # a bad turn is chosen more often
         probability = min(1.0, sampling.probability * factor)
         is_chosen = sampling_point(trace_id) < probability
@@ -113,7 +113,7 @@ class Admission:
 
 
 def sampling_point(trace_id: int) -> float:
-    """Return a number in [0, 1) made from ``trace_id``, which rates above it sample."""
+    """Return a number in [0, 1) made from ``trace_id``; rates above this number sample the turn."""
     return zlib.crc32(trace_id.to_bytes(16, "big")) / 2**32
 
 
@@ -208,7 +208,7 @@ class TurnScorer:
             self._log.write(f"skipped {reason}", text, reason)
 
     def refuse_steps(self, steps: Sequence[Step], trace_id: Hashable) -> Mapping[Hashable, Ending]:
-        """Count a trace without a turn; return endings by span id (key None: the rest)."""
+        """Count a trace without a turn; return endings by span id (None: of all other spans)."""
         reason = self._reasons.why_none(steps)
         if reason is None:
             return {}
@@ -245,7 +245,7 @@ class TurnScorer:
             job.give_up("shutdown" if self.evaluator.is_closed else "overload")
 
     def _call_sinks(self, method: str, *arguments: object) -> list[object]:
-        """Call ``method`` of each sink that has it; return the results that are no exceptions."""
+        """Call ``method`` of each sink that has it; return the results of those that succeed."""
         results: list[object] = []
         for sink in self.sinks:
             function = getattr(sink, method, None)
@@ -264,7 +264,7 @@ class TurnScorer:
         return any(hasattr(sink, "flush") for sink in self.sinks)
 
     def flush(self, timeout: float) -> bool:
-        """Flush the sinks that have a method ``flush``; return False if a flush did."""
+        """Flush the sinks that have a method ``flush``; return False if one returned False."""
         return False not in self._call_sinks("flush", timeout)
 
     def _log_failures(self, evaluation: Evaluation) -> None:
@@ -382,7 +382,7 @@ class TurnScorer:
 
 
 def _remember(names: set[Any], name: str | int) -> None:
-    """Add ``name``; clear a full set before, which is safe while other threads use it."""
+    """Add ``name``; empty a full set before, which is safe while other threads use it."""
     if len(names) >= _MOST_NAMES:
         names.clear()
     names.add(name)

@@ -43,7 +43,7 @@ class _Registration:
 def call_at_end(work: _Work, *, seconds: float, at_sigterm: bool) -> Callable[[], None]:
     """Finish ``work`` before the process ends, and return a function that cancels this.
 
-    It gets ``seconds`` for that, except at a normal exit. ``at_sigterm``: also after SIGTERM.
+    The work has ``seconds``, except at a normal exit. ``at_sigterm``: also after SIGTERM.
     """
     registration = _Registration(work, seconds, at_sigterm)
     _process().add(registration)
@@ -151,13 +151,13 @@ class _Process:
         return shut_down_and_flush
 
     async def _flush_beside_loop(self) -> None:
-        """Flush on a thread of ours, because those of the event loop may hang."""
+        """Flush on a thread of its own, because those of the event loop may hang."""
         if self._at_sigterm:
             await Workers(1).run(partial(self._call, "flush_all"))
             self._drained_until = time.monotonic() + _REPEATED
 
     def _finalize(self) -> None:
-        """Finish the work of this child of multiprocessing before it calls os._exit."""
+        """Have multiprocessing call `_end_child` in this child process before os._exit."""
         if self._finalized_in != os.getpid():
             self._finalized_in = os.getpid()
             util: Any = sys.modules["multiprocessing.util"]

@@ -143,7 +143,7 @@ class Store:
             return Taken()
         with self.lock:
             if not self.is_open:
-                return Taken("late" if self.is_fed and self._stands_late(view, kind) else "passes")
+                return Taken("late" if self.is_fed and self._may_anchor(view, kind) else "passes")
             view.logs = self._logs.take(key)
             is_new = trace_id not in self.traces and trace_id not in self._lost
             if is_new and kind == "other":
@@ -233,7 +233,7 @@ class Store:
             held.is_likely = True
 
     def decide(self, held: Held, ending: Ending) -> bool:
-        """Have ``held`` exported with ``ending``; return False if that was decided before."""
+        """Have ``held`` exported, with ``ending`` if it may be a turn; False if decided before."""
         with self.lock:
             if held.state in {"leaving", "left"}:
                 return False
@@ -265,7 +265,7 @@ class Store:
             self._changed.notify_all()
 
     def wait_left(self, timeout: float, *, number: int | None = None) -> bool:
-        """Wait until the spans held now, or numbered below ``number``, left; False on timeout."""
+        """Wait until spans held now (or below ``number``) are exported; return False on timeout."""
         with self._changed:
             last = self._next if number is None else number
             self.awaited += 1
@@ -306,7 +306,7 @@ class Store:
         is_silent = kind in _ANSWERING and below.called is not None and below.searched is None
         return "likely" if is_silent and view.name in self.retrieving else found
 
-    def _stands_late(self, view: Span, kind: Kind) -> bool:
+    def _may_anchor(self, view: Span, kind: Kind) -> bool:
         """Return True if ``view``, which ended after `close`, may be the span of a turn."""
         now, number = self.clock(), view.trace_id
         trace = self._lost.get(number) or Trace(trace_id=number, first=now, last=now)
@@ -345,7 +345,7 @@ class Store:
             return self._finish(self.traces.values())
 
     def _add_early(self) -> None:
-        """Add to each trace those of its spans that ended before RAG was found."""
+        """Add to each trace those of its spans that ended before its first span of RAG."""
         for span in reversed(self.open_spans.ended.copy()) if self.traces else ():
             trace = self.traces.get(trace_of(span))
             if trace is not None and span.context.span_id not in trace.spans:
@@ -432,7 +432,7 @@ class Clock:
         self._is_idle = True
 
     def start(self) -> bool:
-        """Start the thread unless it runs; return False after `stop`, or if no thread can start."""
+        """Start the thread unless it runs; False if none can start, or if it was stopped."""
         if self._thread is not None or self.is_inline:
             return True
         if self.is_stopped and self.store.is_empty:
@@ -456,7 +456,7 @@ class Clock:
         return self._thread is threading.current_thread()
 
     def wake(self) -> None:
-        """Have the thread look at the store; if it is neither idle nor awaited, within 50 ms."""
+        """Wake the thread if it is idle or a flush waits; else it looks within 50 ms anyway."""
         # A wake takes the application's time: threads compete for the lock of the interpreter.
         is_asleep = self._is_idle or self.store.awaited
         if self.start() and is_asleep and self._wakes.empty():
@@ -509,7 +509,7 @@ class Clock:
                 self._sweep_at = time.monotonic() + 0.05
 
     def _export_next(self) -> bool:
-        """Export the next item after a look at the deadlines; return False if there is none."""
+        """Decide spans at their deadline, and export the next; return False if there is none."""
         store = self.store
         if not self.is_inline:
             store.decide_due()

@@ -104,7 +104,7 @@ def metric(name: str, /, **options: Any) -> Metric:
 
 
 def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Metric, ...]:
-    """Return the metrics that ``wanted`` has or names, each of a different name, at least one."""
+    """Return the metrics that ``wanted`` has or names; `ConfigError` for none, or equal names."""
     metrics: list[Metric] = []
     for item in [wanted] if isinstance(wanted, str) else wanted:
         if isinstance(item, str):
@@ -123,7 +123,7 @@ def resolve_metrics(wanted: Iterable[str | Metric | MetricFunction]) -> tuple[Me
 def with_thresholds(
     metrics: Iterable[Metric], thresholds: Mapping[str, float]
 ) -> tuple[Metric, ...]:
-    """Return ``metrics`` with other thresholds; each must have one, and be within its scale."""
+    """Return ``metrics`` with ``thresholds``; `ConfigError` if a name or a value does not fit."""
     by_name: dict[str, Any] = {metric.name: metric for metric in metrics}
     for name, threshold in thresholds.items():
         require_measured(name, by_name, option="a threshold")

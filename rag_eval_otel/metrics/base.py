@@ -47,10 +47,11 @@ MISSING: Mapping[str, Reason] = {
 class Metric(Protocol):
     """Computes one `Score` of a sample from replies of the judge and embeddings.
 
-    A metric may also have the attributes ``threshold``, the lowest score that passes, ``scale``,
-    the lowest and the highest score, ``direction``, ``"low"`` if low scores are good (those below
-    ``threshold`` then pass), and ``asks``, the kinds of question for the judge (`Kind`), whose
-    prompts become a part of `Score.version`.
+    `measure` itself sets label, threshold and normalized value of the score. Reports and options
+    also read these attributes, if a metric has them: ``threshold``, the lowest score that passes (a
+    dataclass field, if ``thresholds=`` is to set it), ``scale``, the lowest and the highest score,
+    ``direction``, ``"low"`` if low scores are good (those below ``threshold`` then pass), and
+    ``asks``, the kinds of question (`Kind`), whose prompts become a part of `Score.version`.
     """
 
     @property
@@ -95,9 +96,9 @@ def _choices(kind: Any) -> Mapping[str, tuple[object, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseMetric:
-    """The base class of all metrics: their options, and methods that build scores.
+    """The base class of the built-in metrics: their options, and methods that build scores.
 
-    ``blank``: the score without each field that a sample must have; None: undefined.
+    ``blank`` maps each field that a sample must have to the score if it is blank; None: undefined.
     """
 
     name: str = ""
@@ -139,7 +140,7 @@ class BaseMetric:
         raise NotImplementedError
 
     def blank_score(self, sample: Sample, blank: Mapping[str, float | None]) -> Score | None:
-        """Return the score if a field of ``blank`` is empty (or ":", for a judge), or None."""
+        """Return the score if a field of ``blank`` is empty (to a judge: says nothing), or None."""
         for name, value in blank.items():
             if shown_text(sample, name) if self.asks else text_of(sample, name):
                 continue
@@ -219,7 +220,7 @@ class TaskMetric(BaseMetric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedMetric(BaseMetric):
-    """A judge's rating divided by ``top``; with ``judges=2``, the mean of two prompts.
+    """A judge's rating divided by ``top``, the highest; with ``judges=2``, the mean of two prompts.
 
     If ``swaps``, the second prompt has answer and reference exchanged.
     """
@@ -289,7 +290,7 @@ def task_about(
 
 
 def conversation(sample: Sample) -> dict[str, str | Sequence[str]]:
-    """Return what a judge is shown of the messages before the question of ``sample``."""
+    """Return the inputs ``history`` and ``query`` for a judge; without earlier messages, none."""
     if not sample.history:
         return {}
     history = [f"{message.role}: {message.text}" for message in sample.history]
@@ -327,7 +328,7 @@ def verdicts_of(judged: Sequence[say.Judged]) -> dict[str, Any]:
 
 
 def read_ratings(ratings: Sequence[G], wanted: Rated) -> tuple[list[float], str, Reason | None]:
-    """Return the ratings, how they were read, and ``no_logprobs`` if wanted but missing."""
+    """Return the numbers, how they were read, and ``no_logprobs`` if wanted but missing."""
     values = [rating.rating if rating.expected is None else rating.expected for rating in ratings]
     if any(rating.expected is None for rating in ratings):
         return values, "integer", "no_logprobs" if wanted == "logprobs" else None

@@ -31,7 +31,7 @@ class Cited(NamedTuple):
 
     @property
     def parts(self) -> Iterator[Cited]:
-        """The sentence with each of its numbers alone, and without each."""
+        """For each number, the sentence with this number only, and with all but this number."""
         for number in self.numbers:
             yield Cited(self.text, (number,))
             yield self.without(number)
@@ -64,7 +64,7 @@ class CitationRecall(BaseMetric):
     Special cases: undefined if the answer has no marker (``no_citations``), or if the judge leaves
     out a verdict (``judge_incomplete``); 0 without contexts (``no_context``).
 
-    Source: citation recall in ALCE (Gao et al. 2023). Of one sentence, four citations count.
+    Source: citation recall in ALCE (Gao et al. 2023). Per sentence, the first four citations count.
     """
 
     name: str = "citation_recall"

@@ -114,7 +114,7 @@ class LLMMetric(BaseMetric):
 
 
 def _member(name: str, kind: Any, *, bounds: Sequence[float] | None) -> Any:
-    """Return the type of an output; only that of the score has ``bounds``, and is no text."""
+    """Return the pydantic type of an output; with ``bounds``, that of the score, a number."""
     plain = (bool, int, float, str) if bounds is None else (bool, int, float)
     if isinstance(kind, list | tuple):
         usable = [v for v in kind if isinstance(v, plain) and not isinstance(v, bool)]

@@ -188,7 +188,7 @@ _LAST = 12  # characters before a full stop: longer than any known abbreviation
 
 
 class Sentence(NamedTuple):
-    """A sentence as judges see it, and its half-open place in the answer, in code points."""
+    """A sentence as judges see it, and where it is: ``answer[start:end]``."""
 
     text: str
     start: int

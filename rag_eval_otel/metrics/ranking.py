@@ -17,7 +17,7 @@ from rag_eval_otel.types import EmbedFn, Sample, Score
 
 
 class Ranking(NamedTuple):
-    """Grades of hits by rank and of all relevant documents; distinct ids in the first ``k``."""
+    """Grades of the hits by rank, grades of all relevant ids, and the number of retrieved ids."""
 
     hits: dict[int, float]
     grades: Sequence[float]
@@ -32,7 +32,7 @@ Formula: TypeAlias = Callable[[Ranking], float]
 class RankingMetric(BaseMetric):
     """A metric that compares the first ``k`` of ``Sample.ranked_ids`` with ``relevant_ids``.
 
-    ``unretrieved``, ``irrelevant``: the scores if nothing is; None: undefined.
+    ``unretrieved``, ``irrelevant``: the score without retrieved, or relevant, ids; None: undefined.
     """
 
     k: int | None = None

@@ -29,7 +29,7 @@ def call_in_child(method: Callable[[], None]) -> None:
 
 
 def leave_to_parent(item: object) -> None:
-    """Never delete ``item`` in this child: that would close a connection of the parent's loop."""
+    """Keep ``item`` for ever: deleting it in this child would close the parent's connections."""
     _of_parent.append(item)
 
 

@@ -60,7 +60,7 @@ def require(module: str, extra: str = EXTRA) -> Any:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LimitedLog:
-    """Logs at most one warning of each kind within ``seconds``, and counts the others."""
+    """Logs one warning of each kind within ``seconds``; counts the others, at debug level."""
 
     seconds: float = 60.0
     clock: Callable[[], float] = time.monotonic
@@ -97,7 +97,7 @@ class LimitedLog:
 class Edge:
     """Catches exceptions in a ``with`` block, calls ``on_error(place)``, and logs them.
 
-    ``part`` is the name in the log, by default ``place``. Threads may share one.
+    ``part`` is the name in the log, or else ``place``; ``raise_errors``: raise them again, too.
     """
 
     place: str

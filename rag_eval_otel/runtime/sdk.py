@@ -55,7 +55,7 @@ class Providers:
         logs: Iterable[Any],
         service: str | None = None,
     ) -> Providers:
-        """Return providers with these exporters (or readers), named ``service`` by default."""
+        """Return providers with these exporters (or readers). ``service`` is a default name."""
         resource = Resource.create()
         if service and str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": service}))
@@ -83,7 +83,7 @@ class Providers:
 
 
 def global_or_new_tracer_provider() -> AnyTracerProvider:
-    """Return the global tracer provider; if none is set, make and set all three providers."""
+    """Return the global tracer provider; if it is unset, set all unset providers by ``OTEL_*``."""
     current = trace.get_tracer_provider()
     if not isinstance(current, trace.ProxyTracerProvider):
         return current
@@ -123,7 +123,7 @@ class OriginalProcessor(SpanProcessor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """Put a span processor in front of all span processors of one tracer provider."""
+    """Puts a span processor before all others, by replacing methods of a provider's ``target``."""
 
     target: Any
 
@@ -150,7 +150,7 @@ class Attachment:
         methods.update((name, getattr(processor, name)) for name in _METHODS)
 
     def detach(self, processor: SpanProcessor | None) -> None:
-        """Undo `mark` and `attach`; a method that another library has replaced since then stays."""
+        """Undo `mark`, and `attach` unless ``processor`` is None; methods replaced since stay."""
         with suppress(AttributeError):
             delattr(self.target, _OWNER)
         if processor is None:

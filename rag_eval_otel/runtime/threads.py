@@ -58,7 +58,7 @@ class Workers(ThreadPoolExecutor):
         weakref.finalize(self, self._calls.put, None).atexit = False
 
     def prepare(self, count: int = 1) -> bool:
-        """Start ``count`` threads, as none can be started at exit; return False if none runs."""
+        """Start ``count`` threads in all, as none can start at exit; return False if none runs."""
         with self._lock:
             for _ in range(self._size, count):
                 self._grow()
@@ -112,7 +112,7 @@ class Workers(ThreadPoolExecutor):
 
 
 def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
-    """Make calls until None comes, without a reference to the pool, whose deletion puts it."""
+    """Make calls until None comes. The pool's deletion puts None, so no reference to it is kept."""
     while (item := calls.get()) is not None:
         _fulfil(*item)
         del item
@@ -142,7 +142,7 @@ class Job(Protocol):
 
     @property
     def is_late(self) -> Callable[[], bool]:
-        """Returns True once the span of this job has left without the result."""
+        """Returns True once the span of this job was exported without the job's result."""
 
     def begin(self) -> bool:
         """Do the quick part of the work; return True if `run` must be called for the rest."""
@@ -156,7 +156,7 @@ class Job(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A job that calls ``function``, or ``on_given_up(why)`` if it cannot."""
+    """A job that only calls ``function``, or ``on_given_up(why)`` if it was not completed."""
 
     size: int
     function: Callable[[], object]
@@ -241,7 +241,7 @@ class BackgroundEvaluator:
         return judging() is self
 
     def shutdown(self, timeout: float, *, grace: float = _GRACE) -> bool:
-        """Accept no more jobs, wait up to ``timeout`` seconds, and cancel the unfinished jobs."""
+        """Accept no more jobs; cancel those left after ``timeout`` seconds, then return False."""
         with self._lock:
             self.is_closed = True
         is_done = self.flush(timeout)

@@ -163,7 +163,7 @@ def _short(text: str) -> str:
 
 
 def _samples(source: object, question: object) -> list[Sample]:
-    """Return the samples of ``source``: a sample, a list of samples, or an application."""
+    """Return the samples of ``source``: one, a list, or that of an application, once called."""
     if callable(source) or hasattr(source, "invoke"):
         return [_sample_of_call(source, question)]
     items = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]

@@ -1,4 +1,4 @@
-"""Compare the scores of a metric with human labels, or a judge's with known verdicts."""
+"""Compare the scores of a metric with human labels, or those of a judge with known verdicts."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def _one_class(passes: int, fails: int) -> str:
 
 
 def fit_threshold(scores: Numbers, truths: Truths) -> tuple[Figure, Figure]:
-    """Return the threshold whose passes agree best with ``truths``, and its Youden's J."""
+    """Return the lowest score to pass for the best agreement with ``truths``, and its Youden's J.
+
+    Both lack a value if all truths are equal; the threshold also if no J is above 0.
+    """
     passes = int(np.sum(truths))
     fails = len(truths) - passes
     if not passes or not fails:
@@ -196,7 +199,7 @@ def observations(
 
 
 def parsed(value: object, *, where: str) -> float | None:
-    """Convert ``value``, a number or pass or fail, to a number; None if it is empty or NaN."""
+    """Return the number, or 1 for pass and 0 for fail; None if empty. Errors name ``where``."""
     plain = value.item() if hasattr(value, "item") else value  # of numpy
     if isinstance(plain, str):
         plain = _WORDS.get(plain.strip().lower(), plain.strip())
@@ -284,7 +287,7 @@ def calibrate(
     metric: str = "score",
     direction: Direction = "high",
 ) -> Calibration:
-    """Compare ``scores`` with the human ``labels`` of the same rows; None is a missing one.
+    """Compare ``scores`` with the human ``labels`` of the same rows; None if one is missing.
 
     A label is pass or fail (True, 1 or ``"pass"``; False, 0 or ``"fail"``), or a number on a scale,
     of which ``label_threshold`` is the lowest that passes. ``threshold`` is the lowest score that
@@ -343,8 +346,8 @@ _SECONDS = 120.0  # the time limit of a built-in case
 def built_in_cases() -> Iterator[tuple[Sample, Mapping[str, float]]]:
     """Yield samples, each with the correct labels by metric.
 
-    They follow from the verdicts on the sentences of the answer: 1 if the contexts support the
-    sentence, 0 if not, 2 if the sentence claims nothing.
+    The labels follow from the verdicts on the sentences of the answer: 1 if the contexts support
+    the sentence, 0 if not, 2 if the sentence claims nothing.
     """
     text = (files("rag_eval_otel.tools") / "judge_cases.json").read_text(encoding="utf-8")
     topics = json.loads(text)["topics"]

@@ -128,7 +128,7 @@ class CollectedTurn:
 
 @dataclass(slots=True)
 class Collected:
-    """Counts of traces, samples, and skipped turns and traces, which `collect` fills."""
+    """Counts that `collect` fills; ``others`` are samples of another label or period."""
 
     traces: int = 0
     not_chosen: int = 0
@@ -282,7 +282,7 @@ class Source:
         raise NotImplementedError
 
     def left(self, turns: Sequence[CollectedTurn], plan: Plan) -> list[CollectedTurn]:
-        """Return those of ``turns`` that do not have all scores."""
+        """Return those of ``turns`` of which the backend lacks scores that ``plan`` asks for."""
         self._read_scores(turns)
         stored = [(turn, self._marks.get((turn.trace_id, turn.span_id), set())) for turn in turns]
         return [t for t, s in stored if not (plan.mark in s or plan.versions | {OVERALL} <= s)]
@@ -297,7 +297,7 @@ class Source:
         self._marks[turn] |= {cells.get("version"), cells.get(MARK), OVERALL if is_last else None}
 
     def start(self, plan: Plan) -> None:
-        """Get ready for `write`."""
+        """Start the queue to the backend; call this before `write`."""
         self._plan = plan
         connect = partial(BACKENDS.make, self.key)
         self._delivery = Delivery(connect, name=self.key, report=self._count)
@@ -430,15 +430,15 @@ class MLflow(Source):
 def _of_mlflow(span: Any, trace_id: str, service: str) -> dict[str, Any]:
     """Return a span of MLflow in OTLP JSON. MLflow does not keep the scope.
 
-    MLflow adds attributes of its own to the spans of other instrumentations; they are left out. An
-    application that MLflow traces exports attributes of MLflow as JSON.
+    Attributes of MLflow become JSON, as applications that MLflow traces export them. If another
+    instrumentation wrote the span, they are left out: MLflow has added them.
     """
     is_foreign = not _FOREIGN.isdisjoint(span.attributes)
     has_failed = span.status is not None and span.status.status_code.value == "ERROR"
     return _resource_span(
         service=service,
         attributes={
-            name: json.dumps(value) if name.startswith(_MLFLOW) else _text_of(value)
+            name: json.dumps(value) if name.startswith(_MLFLOW) else _as_json(value)
             for name, value in span.attributes.items()
             if not (is_foreign and name.startswith(_MLFLOW))
         },
@@ -452,14 +452,14 @@ def _of_mlflow(span: Any, trace_id: str, service: str) -> dict[str, Any]:
     )
 
 
-def _text_of(value: Any) -> Any:
-    """Return the JSON of which MLflow has made the object ``value``; other values as they are."""
+def _as_json(value: Any) -> Any:
+    """Return ``value`` as JSON if MLflow has parsed it from JSON to objects, else unchanged."""
     parts = value if isinstance(value, list) else [value]
     return json.dumps(value) if any(isinstance(one, Mapping | list) for one in parts) else value
 
 
 class Langfuse(Source):
-    """The Langfuse project of the keys."""
+    """The Langfuse project that the key in ``LANGFUSE_PUBLIC_KEY`` belongs to."""
 
     key = "langfuse"
 

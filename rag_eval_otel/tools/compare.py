@@ -226,11 +226,11 @@ class MetricChange:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval of the difference is without 0."""
+        """Whether the interval of the difference excludes 0."""
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
     def gain(self) -> float:
-        """Return the mean difference, positive for the better."""
+        """Return the mean difference, positive if B is better; 0 if no row was compared."""
         return (self.mean or 0.0) * (-1 if stats.direction_named(self.name) == "low" else 1)
 
     def turns(self) -> list[tuple[str, Sequence[Turn]]]:
@@ -370,7 +370,7 @@ def _change(pairs: Pairs, b: ScoredRun, a: ScoredRun, *, turns: int) -> MetricCh
 
 
 def _remarks(pairs: Pairs, a: str, b: str) -> Iterator[str]:
-    """Say which scores are not compared, or not alike, in the runs that are called ``a``, ``b``."""
+    """Yield remarks on rows without a pair and on versions; ``a`` and ``b`` name the runs."""
     if pairs.only_b or pairs.only_a:
         yield f"rows only in {a}: {pairs.only_a}, only in {b}: {pairs.only_b}"
     if pairs.lost or pairs.gained:
@@ -599,12 +599,13 @@ def _rows(count: int) -> str:
 def difference_verdict(pairs: Pairs, *, drop: float, level: float, is_low: bool = False) -> Verdict:
     """Return the verdict on the condition that a metric has not dropped by more than ``drop``.
 
-    A metric whose low scores are good (``is_low``) must not have risen by more.
+    A metric whose low scores are good (``is_low``) must not have risen by more. Without a pair of
+    scores, the condition is not met.
 
-    ``level`` is the highest probability that it fails although nothing has changed. Nine tenths of
-    it are for a one-sided t test of the mean difference: it fails if the upper end of the interval
-    is below ``-drop``, and so many rows differ that not all would be lower by chance alone. The
-    rest is for a sign test, which fails if more questions have lost their score than gained one.
+    ``level`` is the highest probability of failing although nothing has changed. Nine tenths of it
+    are for a one-sided t test of the mean difference: it fails if the upper end of the interval is
+    below ``-drop``, and so many rows differ that not all would be lower by chance alone. The rest
+    is for a sign test of the questions that lost their score, against those that gained one.
     """
     share = level * (1 - _LOST)
     confidence = 1 - 2 * share

@@ -373,7 +373,7 @@ async def _score(
 
 
 class _StoppedError(Exception):
-    """No further row would be scored."""
+    """The run ends, because no further row would be scored."""
 
 
 class _Stop:
@@ -383,7 +383,7 @@ class _Stop:
         self._unanswered = 0  # rows in a row
 
     def count(self, evaluation: Evaluation) -> None:
-        """Count the new scores in a row's ``evaluation``; `_StoppedError` if it is one of many."""
+        """Count rows without a response; raise `_StoppedError` at the tenth in succession."""
         # Without a request to a model, the exception is that of a metric of the user.
         has_asked = bool(evaluation.usage.judge_requests or evaluation.usage.embedding_requests)
         unanswered = [

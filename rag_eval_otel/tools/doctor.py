@@ -306,7 +306,7 @@ _MAX_TEXT: Final = 400  # characters of an error's text in a report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The result of a test request to the judge or embedder ``name``; ``cause`` is its error."""
+    """The result of a test request to judge or embedder ``name``; ``cause`` is empty on success."""
 
     part: Part
     name: str
@@ -422,7 +422,7 @@ def endpoint_of(signal: Signal, exporter: str, environ: Mapping[str, str]) -> En
 
 
 class _Logged(logging.Handler):
-    """What the exporters log in this thread during a block."""
+    """Collects what the exporters log in this thread during the ``with`` block."""
 
     def __enter__(self) -> list[str]:
         self._texts: list[str] = []
@@ -443,7 +443,7 @@ _ACCEPTED: Final = ("code: 400", "INVALID_ARGUMENT")  # of servers that refuse a
 
 
 def export_all(endpoints: Sequence[Endpoint], timeout: float) -> list[Answer]:
-    """Test each of ``endpoints``, but after a failure no other signal to the same server."""
+    """Test ``endpoints``; if traces fail, other signals to the same server count as failed."""
     answers: list[Answer] = []
     failed: dict[str, Answer] = {}
     for endpoint in endpoints:  # one after another: exporters log no message twice in a row

@@ -45,7 +45,7 @@ class Curve(NamedTuple):
 
 
 class Upright(NamedTuple):
-    """A vertical line with a label above it. Its ``kind`` is the class of ``style.css``."""
+    """A vertical line with a label above it. Its ``kind`` is a class in ``style.css``."""
 
     at: float
     kind: str

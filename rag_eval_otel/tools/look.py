@@ -134,7 +134,7 @@ def _turn_of(
 
 @dataclass(slots=True, kw_only=True)
 class Look:
-    """What the page shows: phase, addresses, charts, alerts and turns."""
+    """The state of the demo that the page shows: phase, addresses, alerts and turns."""
 
     stopped: threading.Event
     traces: str
@@ -180,7 +180,7 @@ class Look:
         self.alerts = alerts
 
     def state(self) -> Mapping[str, Any]:
-        """Return what the page shows beside its charts."""
+        """Return what the page shows beside its charts, for JSON."""
         now, has_prometheus = time.time(), "Prometheus" in self.addresses
         return {
             "phase": self.phase,
@@ -209,7 +209,7 @@ def _file(name: str) -> str:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serves the page and what it shows."""
+    """Serves the page, its files, and the data that it shows, as JSON."""
 
     def __init__(self, look: Look, *rest: Any) -> None:
         self._look = look
@@ -247,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(look: Look, port: int) -> Iterator[str]:
-    """Serve the page during the block, which gets its address."""
+    """Serve the page in the ``with`` block, and yield its address, perhaps with another port."""
     handler = partial(_Handler, look)
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)

@@ -74,7 +74,7 @@ def _requests(message: Message) -> Iterator[Request]:
 
 
 def _fill(message: Any, content: Mapping[str, Any]) -> None:
-    """Set the fields of ``message``. Protobuf's own parser takes ten times as long."""
+    """Set the fields of ``message`` from OTLP JSON. Protobuf's parser takes ten times as long."""
     fields = _fields(message.DESCRIPTOR)
     for name, value in content.items():
         field, convert = fields.get(name, ("", None))

@@ -1,4 +1,4 @@
-"""Check the rows of a file, a data frame or a list, and convert each row to a `Sample`."""
+"""Read rows of files, data frames and lists, check and convert them to samples; write scores."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _whole_file(path: Path, option: str = "") -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str, *, option: str) -> None:
-    """Write ``content`` to ``path``, the file of the command line option ``option``."""
+    """Replace the file ``path`` by ``content``; an error names the command's ``option``."""
     with _whole_file(path, option) as part:
         part.write_text(content, encoding="utf-8")
 
@@ -258,8 +258,8 @@ _SAMPLE_FIELDS = frozenset(Sample.__dataclass_fields__)
 class Dataset:
     """A source of samples that can be read repeatedly, one sample at a time.
 
-    ``fields`` maps fields of `Sample` to ``columns``; ``filled`` are the fields that are not empty
-    in every row.
+    ``fields`` maps fields of `Sample` to ``columns``; ``filled`` are the fields, or keys of
+    ``extra``, that have a value in at least one row.
     """
 
     source: Source
@@ -378,7 +378,7 @@ _FIELDS = {name: each for each, names in COLUMNS.items() for name in names}
 
 
 def fields_of(columns: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of each field of `Sample`: the ``chosen`` one, or one with a known name."""
+    """Return the column of each field of `Sample`: as ``chosen``, or else by a known name."""
     by_column = {column: name for name, column in chosen.items()}
     fields: dict[str, str] = {}
     for column in columns:
@@ -522,7 +522,7 @@ def history_in(value: object) -> object:
 
 
 def _mapping(value: object) -> dict[Any, Any]:
-    """Return the mapping in ``value`` without missing values, which are keys of other rows."""
+    """Return the mapping in ``value`` without missing values: tables add keys of other rows."""
     mapping = _decoded(value)
     if not isinstance(mapping, Mapping):
         raise TypeError(f"must be a mapping to texts, in text a JSON object, not {_named(value)}")

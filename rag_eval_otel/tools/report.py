@@ -55,7 +55,7 @@ Low: TypeAlias = tuple[Row, Score]
 
 
 class Point(NamedTuple):
-    """A score: row number, time, value, value on [0, 1], version, and turns it stands for."""
+    """A score; ``unit`` is its value on [0, 1], ``weight`` the number of turns it stands for."""
 
     row: int
     time: float
@@ -105,13 +105,16 @@ class Series:
     def units(self) -> list[float]:
         return [point.unit for point in self.points]
 
-    def lowest(self, *, declined: bool) -> list[Low]:
-        """Return the worst scores of answers, or else of refusals; of equals, the latest first."""
+    def worst_scores(self, *, declined: bool) -> list[Low]:
+        """Return the worst scores of answers, or of refusals (``declined``), the latest first.
+
+        If low scores are good, all count as scores of answers.
+        """
         lows = sorted(self._lows[declined], key=lambda entry: entry[:2], reverse=True)
         return [low for *_, low in lows]
 
     def estimated(self) -> tuple[float, stats.Range | None] | None:
-        """Estimate the mean of all turns if turns had different probabilities to be judged."""
+        """Return mean and interval of all turns if these were sampled at several rates."""
         points = [point for point in self.points if not is_offline(point.version)]
         weights = np.array([point.weight for point in points])
         if len({point.version for point in points}) != 1 or np.isnan(weights).any():
@@ -173,7 +176,7 @@ class FileScores:
 
 
 def collect_scores(records: Iterable[Row], *, worst: int = 10) -> FileScores:
-    """Collect ``records`` of a score file; ``worst`` lowest scores are kept for each metric."""
+    """Collect ``records`` of a score file; keep the rows of a metric's ``worst`` worst scores."""
     scores = FileScores(worst=worst)
     for row in records:
         scores.add(row)
@@ -232,7 +235,7 @@ def lines_of(series: Series) -> list[Line]:
 
 
 class DriftMark(NamedTuple):
-    """A drift alarm with its ``onset``."""
+    """A drift alarm, and where it was raised (``at``) and began (``onset``): row or time."""
 
     alarm: Alarm
     at: float
@@ -240,7 +243,7 @@ class DriftMark(NamedTuple):
 
 
 class VersionDrift(NamedTuple):
-    """The drift alarms in the ``scores`` of a version; ``outside`` others are not in [0, 1]."""
+    """The drift alarms of a version, and counts of its ``scores`` within and outside [0, 1]."""
 
     marks: Sequence[DriftMark]
     scores: int
@@ -347,7 +350,7 @@ def scores_page(scores: FileScores, *, name: str, shown: Shown = Shown()) -> str
 
 
 def _trouble(metric: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return a key that is least for a metric in most trouble: drift, failures, errors, scores."""
+    """Return a sort key that puts the worst metric first: drift, fails, errors, scores."""
     summary, series = metric["summary"], metric["series"]
     bad = "up" if series.is_low else "down"
     has_drift = any(mark.alarm.direction == bad for mark in metric["marks"][-1:])
@@ -357,7 +360,7 @@ def _trouble(metric: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _headline(scores: FileScores, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what drift alarms and labels say, in words: nothing that they do not show."""
+    """Return in words which metrics drifted, and the share of turns that pass; nothing else."""
     has_one = len(scores.services) == 1
     changes = [
         f"{series.name[:60]}{of} {VERBS[mark.alarm.direction]}"
@@ -377,7 +380,7 @@ def _headline(scores: FileScores, metrics: Sequence[Mapping[str, Any]]) -> list[
 
 
 class _Cell(NamedTuple):
-    """A table cell: texts, or one, perhaps with a link or the places of unsupported sentences."""
+    """A table cell: ``items``, or a text with a link, or with places (``marks``) to mark in it."""
 
     text: str | None = None
     marks: Sequence[tuple[int, int]] = ()
@@ -411,7 +414,7 @@ def _section(series: Series, *, anchor: str, shown: Shown) -> dict[str, Any]:
     starts, ends = ([float(line.at[i]) for line in lines] or [0.0] for i in (0, -1))
     turns = []
     for title, declined in (("Worst turns", False), ("Refusals", True)):
-        lows = series.lowest(declined=declined)
+        lows = series.worst_scores(declined=declined)
         columns, rows = _filled([_low_cells(low, shown) for low in lows])
         scored = [(score.value, row) for (_, score), row in zip(lows, rows, strict=True)]
         is_marked = shown.texts == "on" and any(row.unsupported for row, _ in lows)
@@ -483,7 +486,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def _change_headline(metrics: Sequence[MetricChange]) -> list[str]:
-    """Return the differences from A to B whose intervals are without 0."""
+    """Return in words which means differ clearly: by intervals that exclude 0."""
     clear = [each for each in metrics if each.is_clear]
     changes = [(each.name[:120], each.mean or 0.0) for each in clear]
     parts = [f"{name} {'rose' if d > 0 else 'fell'} by {abs(d):.3f}" for name, d in changes]

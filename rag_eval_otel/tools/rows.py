@@ -76,14 +76,14 @@ class Row:
 
     @property
     def verdict(self) -> Mapping[str, str | None]:
-        """Label, outcome, cause by name; of an unscored span, ``status``."""
+        """Label, outcome and cause by name; of a span without scores, its ``status`` instead."""
         if any(self.stored.values()):
             return self.stored
         return {name: getattr(self.evaluation, name) for name in VERDICT}
 
     @property
     def unsupported(self) -> tuple[tuple[int, int], ...]:
-        """Where the answer has sentences that the contexts do not support."""
+        """The places (start, end) of sentences in the answer that the contexts do not support."""
         return next((s.unsupported for s in self.scores if s.unsupported is not None), ())
 
     @property
@@ -99,7 +99,7 @@ class Row:
         }
 
     def to_flat(self, further: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the row as the cells of a table, by column name; contexts are a list as JSON."""
+        """Return the row as table cells by column name; contexts and history are texts in JSON."""
         flat = self._cells(further)
         flat["tokens"] = flat["tokens"] or 0
         for name in {"contexts", "history"}.intersection(further):
@@ -198,7 +198,7 @@ def unit_value(score: Score) -> float | None:
 
 
 def is_offline(version: str) -> bool:
-    """Return True for ``<metric>/<hash>/<way>/<model>`` with a judge that needs no server."""
+    """Return True if the judge in ``version``, ``<metric>/<hash>/<way>/<judge>``, is offline."""
     return version.split("/", 3)[-1].startswith(("lexical", "local"))
 
 
@@ -217,9 +217,9 @@ def iso(seconds: float) -> str:
 
 
 def moment(value: Any) -> float | None:
-    """Convert a number, a datetime or text in ISO 8601 (else in UTC) to seconds since the epoch.
+    """Convert a number, a datetime or ISO 8601 (without a zone: UTC) to seconds since the epoch.
 
-    A number after the year 5000 is in milliseconds, microseconds or nanoseconds.
+    A number after the year 5000 is in ms, us or ns. Other values become None.
     """
     if isinstance(value, str):
         with suppress(ValueError):  # it may be a number

@@ -47,9 +47,9 @@ class Target:
     ``slo`` is the fraction of answers that should be good. An answer is bad if its score is below
     ``tau``, or the multiple of 0.05 (to 0.95) nearest to its metric's threshold in ``thresholds``.
     There is one false alarm in ``every`` scores while the target is met. ``traces`` is an address
-    with ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers, by
-    default all but those without a part in the label of the offline judge. ``time_scale`` divides
-    all times.
+    with ``{service}`` and ``{metric}``. Only ``label_metrics`` raise alerts on bad answers; by
+    default, all do, but with the offline judge only those that decide its label. ``time_scale``
+    divides all times. Raises `ConfigError` for invalid options.
     """
 
     slo: float = 0.9
@@ -224,7 +224,7 @@ def _values(target: Target) -> dict[str, Any]:
 
 
 def _bad(bounds: Iterable[tuple[str, float]], function: str, window: str) -> str:
-    """Return the expression that counts bad answers by ``function`` over ``window``."""
+    """Return the PromQL that counts bad answers in ``window`` by ``function``, as ``increase``."""
     expressions = []
     for source, (name, bound) in product(_SOURCES, bounds):
         form = f"sum by ({_BY}) ({function}({source}_%s[{window}]))"

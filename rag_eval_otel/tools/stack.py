@@ -81,7 +81,10 @@ class Programs:
 
 
 def configure(endpoint: str | None) -> None:
-    """Let the SDK of this process export soon; to ``endpoint`` and not the user's, if it is set."""
+    """Set ``OTEL_*`` for an SDK made later: spans leave each second, to ``endpoint``.
+
+    All ``OTEL_*`` variables of the user are deleted first; with None, they stay and prevail.
+    """
     if endpoint is not None:
         for name in otlp_variables():
             del os.environ[name]
@@ -95,9 +98,9 @@ def configure(endpoint: str | None) -> None:
 
 
 def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, str]:
-    """Start what is installed, and return the addresses by name, none without a collector.
+    """Start a collector, Prometheus and Alertmanager; return the addresses of what runs by name.
 
-    ``begin`` gets a text while the collector is built.
+    Empty without a collector or Prometheus. ``begin`` gets a text while the collector is built.
     """
     prometheus = _installed("prometheus")
     collector = _built(programs, begin) if prometheus else None
@@ -146,7 +149,7 @@ def started(programs: Programs, begin: Callable[[str], object]) -> Mapping[str, 
 
 
 def _prometheus_options(folder: Path, hosts: Mapping[str, str]) -> list[str]:
-    """Write the configuration, in which each of ``hosts`` has its address, to ``folder``."""
+    """Write a configuration with the addresses of ``hosts``; return Prometheus' options."""
     text = _source("look/prometheus.yaml").read_text(encoding="utf-8")
     for host, address in hosts.items():
         text = text.replace(host, address)
@@ -175,7 +178,7 @@ def _source(name: str) -> Path:
 
 
 def _built(programs: Programs, begin: Callable[[str], object]) -> str | None:
-    """Return the path of the collector. It is built on first use, which takes some minutes."""
+    """Return the path of the collector, built on first use (minutes); None if that fails."""
     build = programs.launch("build", "/bin/sh", _source("build.sh"))
     if not programs.stopped.wait(_BUILD_SECONDS) and build.poll() is None:
         begin(f"building the collector, once, for minutes: {programs.folder / 'build.log'}")

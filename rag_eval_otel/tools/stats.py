@@ -98,7 +98,7 @@ def wilson(successes: int, n: int) -> Range:
 
 
 def scale_of(values: ArrayLike, units: ArrayLike) -> Range | None:
-    """Return the scale of ``values``, or None; ``units``: the same on [0, 1], or empty."""
+    """Return the scale of ``values``; ``units``: the same on [0, 1], or empty. None: unknown."""
     own, normalized = np.asarray(values, np.float64), np.asarray(units, np.float64)
     if not len(own):
         return None
@@ -188,7 +188,7 @@ class MetricSummary:
 
 @dataclass(slots=True)
 class Tally:
-    """The values of one metric's scores, eight bytes each, and counts of other scores."""
+    """The numbers of a metric's scores, 8 bytes each; counts of statuses, labels, reasons."""
 
     values: array[float] = field(default_factory=lambda: array("d"))
     normalized: array[float] = field(default_factory=lambda: array("d"))

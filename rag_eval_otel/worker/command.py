@@ -144,7 +144,7 @@ def _providers() -> Providers | None:
 async def _started(
     options: argparse.Namespace, engine: Engine, meters: MeterProvider | None
 ) -> OtlpSource | KafkaSource:
-    """Return the source that ``options`` name, which reads from now on."""
+    """Start the source that ``options`` name, OTLP or Kafka, and return it."""
     from rag_eval_otel.export.metrics import Meters  # noqa: PLC0415  # slow to import
     from rag_eval_otel.worker.otlp import OtlpSource, serve_http  # noqa: PLC0415
 
@@ -174,7 +174,7 @@ async def _started(
 
 
 def _value(text: str) -> str:
-    """Return ``text``, or after ``@`` what is in the file, as others can see a command line."""
+    """Return ``text``, or the content of the file after ``@``, as others see command lines."""
     if not text.startswith("@"):
         return text
     try:
@@ -202,7 +202,7 @@ _OUTCOMES: Final = {
 
 
 def _counted(turns: Mapping[str, int], name: str, outcomes: tuple[str, ...]) -> str:
-    """Return how many of ``turns`` have one of the ``outcomes``, with their reasons."""
+    """Return as text how many ``turns`` have one of the ``outcomes``, with their reasons."""
     counts = {key: number for key, number in turns.items() if key.split()[0] in outcomes}
     reasons = ", ".join(f"{n:,} {key.partition(' ')[2]}" for key, n in counts.items() if " " in key)
     return f"{sum(counts.values()):,} {name}" + (f" ({reasons})" if reasons else "")

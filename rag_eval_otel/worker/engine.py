@@ -104,12 +104,12 @@ class Engine:
         return self.size >= self.max_bytes
 
     def send(self, content: bytes, spans: int) -> asyncio.Task[None]:
-        """Send on a request with ``spans`` spans, which are not part of RAG."""
+        """Start to send on a request with ``spans`` spans, which are not part of RAG."""
         self.received += spans
         return self._start(self._send(content, spans), len(content))
 
     def score(self, content: bytes, spans: int) -> asyncio.Task[None]:
-        """Score the turns in a request of whole traces, and send it on."""
+        """Start to score the turns in a request of whole traces, and to send it on."""
         self.received += spans
         size = len(content) * (_PARSED if may_have_rag(content) else 1)
         return self._start(self._score(content, spans), size)
@@ -132,7 +132,7 @@ class Engine:
         return task
 
     async def in_thread(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call ``function``, on a thread if it has much to read, so that others are not delayed."""
+        """Call ``function``; on a thread if ``size``, the bytes that it reads, is large."""
         if size < _LARGE:
             return function(*arguments)
         loop = asyncio.get_running_loop()
@@ -164,7 +164,7 @@ class Engine:
         await self._send(last, spans)
 
     def _release_slot(self, late: Collection[asyncio.Future[Ending]]) -> None:
-        """Release a slot once the jobs that are ``late`` leave their places to those of others."""
+        """Release a slot, but not before the evaluations that are still running (``late``) end."""
         if not late:
             self._slots.release()
             return
@@ -205,7 +205,7 @@ class Engine:
         self.instruments.released(ending.status)
 
     def read(self, request: ExportTraceServiceRequest) -> list[_Job]:
-        """Return a job for each turn in ``request``; write the reason on traces without one."""
+        """Return a job for each turn without a status; write the reason on other traces."""
         traces: dict[bytes, list[tuple[Span, SpanMessage]]] = {}
         known, service = None, ""
         for resource, scope, message in located(request):
@@ -272,7 +272,7 @@ class Engine:
         return {None: Ending("skipped", reason)}
 
     async def close(self, timeout: float) -> None:
-        """Wait for scores and exports for ``timeout`` seconds; what is left then is given up."""
+        """Wait about ``timeout`` seconds for scores and exports, and give up what is left then."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         self.exporter.hurry()

@@ -49,7 +49,7 @@ _GRPC_RETRIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """What a receiver or the way to it says; ``retry_after`` is None if a retry has no sense."""
+    """Why a request was not taken; ``retry_after``: seconds to wait, None if no retry can help."""
 
     cause: str
     retry_after: float | None = 0.0
@@ -78,7 +78,7 @@ class Exporter:
     _is_ending: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self, content: bytes, spans: int) -> None:
-        """Return when the receiver has taken the request, or has refused it for good."""
+        """Send a request of ``spans`` spans until the receiver takes or finally refuses it."""
         outcome = "given_up"
         try:
             async with self._slots:
@@ -109,11 +109,11 @@ class Exporter:
             await asyncio.wait_for(self._is_ending.wait(), seconds)
 
     def hurry(self) -> None:
-        """Wait no longer than half a second from now on, as the worker ends in a few."""
+        """From now on, wait at most half a second before a retry, because the worker ends."""
         self._is_ending.set()
 
     def _read(self, response: bytes) -> None:
-        """Log what the receiver has rejected of a request; it must not be sent again."""
+        """Log and count spans that the receiver rejected; OTLP forbids to send these again."""
         if not response:
             return
         try:
@@ -175,7 +175,7 @@ def build_sender(variables: Mapping[str, str], endpoint: str | None = None) -> _
 
 
 def _headers(text: str) -> dict[str, str]:
-    """Return the headers in a variable; `ConfigError` without their values, which are secret."""
+    """Return the headers in a variable, or raise `ConfigError` without their secret values."""
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     headers = {name.strip().lower(): unquote(value.strip()) for name, _, value in pairs}
     for name, value in headers.items():
@@ -264,7 +264,7 @@ class _GrpcSender:
 
 
 def _retry_delay(metadata: Any) -> float | None:
-    """Return the seconds in the `RetryInfo` of a refusal, or None if it has none."""
+    """Return the seconds in the `RetryInfo` of a gRPC refusal, or None if it has none."""
     info = RetryInfo()
     with suppress(DecodeError):
         for name, value in metadata or ():

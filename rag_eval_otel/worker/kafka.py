@@ -1,4 +1,4 @@
-"""`KafkaSource`: read whole traces from a topic, and commit what has been sent on."""
+"""`KafkaSource`: read whole traces from a topic, and commit the messages that were sent on."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class KafkaSource:
     A message is finished when its spans have been sent on, or if it cannot be read, or fails by a
     defect of this library, both of which are logged and counted. The lowest offset that is not
     finished is committed every second, so a crash loses nothing, and repeats what was under way.
-    Reading pauses while as many traces wait as are read ahead. ``options`` are those of librdkafka;
-    ``package`` is for tests.
+    Reading pauses while four times ``concurrency`` traces wait, or the engine is full. ``options``
+    are those of librdkafka; ``package`` is for tests.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class KafkaSource:
         return not self._trouble and not self._is_stopping and not self.has_failed
 
     async def stop(self) -> None:
-        """Read no more, and wait for the scores of what was read; give up the rest.
+        """Read no more messages; wait for the scores of those read, and give up the rest.
 
         Another worker reads the rest again, so no turn is sent without scores because of the end.
         """
@@ -214,7 +214,7 @@ class KafkaSource:
             self._committed(error, places)
 
     def _committed(self, error: Any, places: Iterable[Any] | None) -> None:
-        """Commit again what the broker has not taken, as during a change of the group."""
+        """Mark offsets that the broker did not take for the next commit, as after a rebalance."""
         for place in places or ():
             partition = self._partitions.get(place.partition)
             if partition is not None and (error or place.error) is not None:
@@ -263,7 +263,7 @@ class KafkaSource:
         log.info("reads the partitions %s of %s", sorted(self._partitions), self.topic)
 
     def _revoked(self, _: Any, places: Sequence[Any]) -> None:
-        """Let what is under way end, so that the new owner need not repeat it; then commit."""
+        """Wait up to 5 seconds for traces under way, which nobody then need repeat, and commit."""
         numbers = [place.partition for place in places]
         mine = [p for number in numbers if (p := self._partitions.get(number))]
         until = self._loop.time() + _HANDOVER
@@ -275,7 +275,7 @@ class KafkaSource:
         self._taken_away(places)
 
     def _taken_away(self, places: Iterable[Any]) -> list[Partition]:
-        """Give up what is not finished of revoked partitions: the new owner reads it again."""
+        """Forget partitions and cancel their unfinished traces, which the new owner reads again."""
         numbers = [place.partition for place in places]
         if self._is_paused:  # else the client keeps them paused if they are assigned again
             self._consumer.resume([self._place(number) for number in numbers])

@@ -258,14 +258,14 @@ class OtlpSource:
 
 
 def _may_log(record: logging.LogRecord) -> bool:
-    """Return False for what is not HTTP, of which aiohttp logs texts and keys, for each request."""
+    """Return False for malformed HTTP requests, whose texts and keys aiohttp would log."""
     from aiohttp.http_exceptions import HttpProcessingError  # noqa: PLC0415  # optional
 
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 async def serve_http(host: str, port: int, is_ready: Any, export: Any = None) -> tuple[Any, int]:
-    """Serve ``/livez``, ``/readyz`` and ``/v1/traces``; return the server and its port."""
+    """Serve ``/livez``, ``/readyz`` and, by ``export``, ``/v1/traces``; return server and port."""
     web = require("aiohttp.web", "worker")
     logging.getLogger("aiohttp.server").addFilter(_may_log)
 

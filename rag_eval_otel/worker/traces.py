@@ -51,7 +51,7 @@ class Traces:
         self.size += len(part.content) + _PART
 
     def wait_for_refused(self) -> None:
-        """Keep traces without a root for longer: a request was refused, and is sent again."""
+        """Keep traces without a root longer, as a refused request may have their other spans."""
         self._refused = self.clock()
 
     def complete(self, *, all_traces: bool = False) -> list[tuple[bytes, int]]:

@@ -1,4 +1,4 @@
-"""Requests of OTLP: limits, JSON, division by trace, and scores in the messages of spans."""
+"""Check OTLP requests, convert them from JSON, divide them by trace, and add scores to spans."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TooLargeError(UnreadableError):
 
 
 def unpacked(content: bytes) -> bytes:
-    """Return ``content`` decompressed, if it is gzip or zlib, as no request in protobuf is."""
+    """Return ``content``, decompressed if it begins as gzip or zlib do, and protobuf never does."""
     if not content.startswith((b"\x1f\x8b", b"\x78")):
         return content
     reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -86,7 +86,7 @@ def unpacked(content: bytes) -> bytes:
 
 
 def parsed(content: bytes) -> ExportTraceServiceRequest:
-    """Return the message in ``content``, whose parts were counted by `count_spans`."""
+    """Return the message in ``content``; call `count_spans` first, which limits its parts."""
     request: ExportTraceServiceRequest
     try:
         request = ExportTraceServiceRequest.FromString(content)
@@ -121,7 +121,7 @@ def _spans_in(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class _Table(dict[int, "tuple[str, _Table]"]):
-    """The messages that a message may have in it, by tag: their names, and their own tables."""
+    """The fields of a protobuf message that are messages, by tag: name and table of their type."""
 
 
 def _table(message: Descriptor, known: dict[str, _Table], *, closed: str = "") -> _Table:
@@ -145,8 +145,8 @@ _TAGS: Final = bytes({tag & 0x7F | more for t in _ALL.values() for tag in t for 
 def count_spans(content: bytes) -> int:
     """Return the number of spans in a serialized request, without memory for its parts.
 
-    Raises `TooLargeError` if it has too many parts, and `UnreadableError` if it is broken. What is
-    inside of spans is counted only if it has many bytes with which parts begin.
+    Raises `TooLargeError` if it has too many parts, and `UnreadableError` if it is broken. Parts of
+    spans are counted only if enough bytes could begin a part to exceed the limit.
     """
     if len(content) > LARGEST:
         raise TooLargeError(f"more than {LARGEST} bytes")
@@ -227,9 +227,9 @@ class Part(NamedTuple):
 
 
 def divided(content: bytes, traces: Container[bytes]) -> tuple[bytes, dict[bytes, Part]]:
-    """Divide a serialized request: the spans that can be sent on, and those of each RAG trace.
+    """Divide a serialized request into the spans to send on, and those of each RAG trace by id.
 
-    A trace is one of RAG if a span has a mark, or if its id is in ``traces``.
+    A trace is of RAG if a span has marks of a convention, or if its id is in ``traces``.
     """
     has_marks = may_have_rag(content)
     if not has_marks and not any(trace_id in traces for trace_id in set(_TRACE_IDS(content))):

@@ -105,7 +105,7 @@ def recorded_on(view: Span) -> frozenset[Part]:
 
 
 def is_instrumentation(scope: str) -> bool:
-    """Return True if a library that traces RAG calls has the ``scope``; it may add marks late."""
+    """Return True if ``scope`` is of a RAG instrumentation, whose spans may get ``marks`` late."""
     return _IS_INSTRUMENTATION(scope) is not None
 
 
@@ -115,7 +115,7 @@ def is_exported_late(view: Span) -> bool:
 
 
 def shows_documents(view: Span) -> bool:
-    """Return True if an attribute of ``view`` has documents, or found texts, as JSON."""
+    """Return True if an attribute seems to be JSON with documents, or a search's list of texts."""
     texts = (value for value in view.attributes.values() if isinstance(value, str))
     lists = CONTEXT_TOOLS.search(view.name) is not None  # plain texts, by a function that searches
     return any(DOCUMENTS_IN_JSON.search(one) or (lists and one[:1] == "[") for one in texts)
@@ -130,12 +130,12 @@ def is_flat(view: Span) -> bool:
 
 
 def holds_documents(view: Span) -> bool:
-    """Return True if the span ``view`` is not a retrieval, but has documents in its prompt."""
+    """Return True if ``view``, not a retrieval, has documents or tool results in its input."""
     return any(c.holds_documents(view) for c in _candidates(view) if c.holds_documents is not None)
 
 
 def convention_of(view: Span) -> str | None:
-    """Return the name of the convention that reads ``view``; ``native`` if only our own can."""
+    """Return the name of the convention of ``view``; ``native`` if it only has recorded parts."""
     convention, _ = _convention(view)
     if convention is not None:
         return convention.name
@@ -171,7 +171,7 @@ _EVENTS: Final = tuple(
 
 @lru_cache(4096)
 def owner_of(attribute: str, event: str | None = None) -> Owner | None:
-    """Return "own" if we write texts into ``attribute``, "foreign" if others do, else None."""
+    """Return who writes texts into ``attribute``: "own" (this library), "foreign", or None."""
     if attribute in native.CONTENT:
         return "own"
     if _IS_FOREIGN(attribute) or (

@@ -96,7 +96,7 @@ def _smolagents_step(view: Span, of: Kind) -> Step:
 
 
 def without_written_calls(step: Step) -> Step:
-    """Return ``step`` without a history of smolagents, in which calls of tools are texts, too."""
+    """Return ``step``, without the history if that is of smolagents: it has tool calls as texts."""
     is_of_agent = any(message.text.startswith("New task:\n") for message in step.history)
     return replace(step, history=()) if is_of_agent else step
 

@@ -44,7 +44,7 @@ _VARIABLE = "gen_ai.prompt.variable."
 
 
 def kind(view: Span) -> Kind | None:
-    """Return the kind of call. An unknown operation is a chain, which may hold the question."""
+    """Return the kind of call or None. An unknown operation is a chain: it may hold a question."""
     operation = word(view, "gen_ai.operation.name")
     if operation is None or operation in {"create_agent", "fetch_response"}:
         return None

@@ -101,7 +101,7 @@ def query_of(inputs: Any) -> Any:
 
 
 def answer_of_components(outputs: Any) -> Any:
-    """Return the only answer in ``outputs``, or None. The one of an answer builder goes first."""
+    """Return the only answer in a pipeline's ``outputs`` (of answer builders, if any), or None."""
     if not isinstance(outputs, dict):
         return outputs
     built = [part for part in outputs.values() if isinstance(part, dict) and "answers" in part]
@@ -199,7 +199,7 @@ def _llm(view: Span, inputs: Any) -> Step:
 
 
 def _documents(outputs: Any) -> Any:
-    """Return the documents in the reprs that a component returned, None, or `CUT` if one is cut."""
+    """Parse the reprs of documents in a component's ``outputs``; `CUT` if one is cut, or None."""
     if not isinstance(outputs, dict):
         return outputs
     windows = _windows_in(outputs)

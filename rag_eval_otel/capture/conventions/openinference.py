@@ -1,4 +1,4 @@
-"""Read spans of OpenInference (Arize) into steps (calls in a trace), and describe our own spans."""
+"""Read spans of OpenInference (Arize) into steps (calls in a trace), and write its attributes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ _FIELDS = re.compile(
 
 
 def _named_fields(call: Step) -> Step:
-    """Return ``call`` with only the answer in a DSPy reply, which has fields with headings."""
+    """Return ``call`` with only the answer field of a DSPy reply as its output, if it is one."""
     reply = call.output or ""
     fields = {name: text.strip() for name, text in _FIELDS.findall(reply) if name != "completed"}
     if not fields:

@@ -192,7 +192,7 @@ class BackendError(Exception):
     """A request to a backend failed. ``status`` is its HTTP status, or None without a response.
 
     ``body`` is the text of the response. It may quote texts of users and must not be logged.
-    ``retry_after`` is the number of seconds after which the backend allows the next request.
+    ``retry_after`` is the number of seconds that the backend asks to wait, or 0.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def _without_none(**values: Any) -> dict[str, Any]:
 
 
 class Phoenix:
-    """Phoenix: an annotation of the span. Phoenix stores all annotations of a request or none."""
+    """Sends annotations of spans to Phoenix, which stores all annotations of a request or none."""
 
     def __init__(self) -> None:
         client: Any = import_module("phoenix.client").Client()
@@ -84,7 +84,7 @@ _SOURCES = {"LLM": "LLM_JUDGE", "CODE": "CODE", "HUMAN": "HUMAN"}
 
 
 class MLflow:
-    """MLflow: each score, and each label, is a feedback of its span in ``tr-<trace id>``.
+    """Sends each score and each label to MLflow, as feedback on the span in ``tr-<trace id>``.
 
     MLflow assigns the id of a feedback, so a redelivered score is stored twice. Our id and the time
     are in the metadata, by which all but the newest are deleted after writing.
@@ -102,7 +102,7 @@ class MLflow:
         )
 
     def send(self, annotations: Sequence[Annotation]) -> Sequence[Rejection]:
-        """Write the feedback of each trace; refuse all annotations of a trace that failed."""
+        """Write the feedback of each trace; refuse every annotation of a trace that failed."""
         traces: dict[str, list[Annotation]] = defaultdict(list)
         for annotation in annotations:
             traces[f"tr-{annotation.trace_hex}"].append(annotation)
@@ -147,7 +147,7 @@ LANGFUSE_KEYS: Final = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
 
 
 class Langfuse:
-    """Langfuse: one score for the number and one for the label, on the span, with ids of ours."""
+    """Sends number and label to Langfuse as two scores of its span, with ids against duplicates."""
 
     def __init__(self) -> None:
         self.errors = (

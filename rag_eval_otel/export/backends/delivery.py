@@ -119,7 +119,7 @@ class Delivery:
         self._count(lost, "the process ended, or the backend is slow or down")
 
     def begin_flush(self) -> int:
-        """Make all annotations due now; return the number of the first one that comes later."""
+        """Make all annotations due now, and return the ``limit`` that `end_flush` takes."""
         with self._changed:
             self._flushes += 1
             self._paused_until = 0.0
@@ -266,7 +266,7 @@ def check_backends(names: Iterable[str]) -> None:
 
 
 class BackendSink:
-    """Queue each score in the `Delivery` of each backend in ``names``, and count its outcome."""
+    """A sink that queues each score for each backend in ``names``, and counts how it ended."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ def registered() -> Mapping[str, EntryPoint]:
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    """Parse ``words``; a wrong command or option ends the process, with a name that is near."""
+    """Parse ``words``; for a wrong command or option, suggest a similar name and exit with 2."""
     parser = argparse.ArgumentParser(
         prog="rag-eval-otel", description="Live quality scores for RAG, on the trace itself."
     )
@@ -100,7 +100,7 @@ def _meant(word: str, known: Iterable[str]) -> str:
 
 
 def _summary(point: EntryPoint) -> str:
-    """Return the first line of a command's docstring, without importing the module of another."""
+    """Return the first line of a command's docstring; a module is only parsed: imports are slow."""
     if point.attr:
         return str(point.load().__doc__).partition("\n")[0]
     spec = find_spec(point.module)

@@ -147,7 +147,7 @@ class _DryJudge:
 
 
 async def _estimated(measurement: Measurement, dataset: Dataset) -> Usage:
-    """Return about what the judge takes for ``dataset``: real prompts, with offline replies."""
+    """Estimate the judge's usage for ``dataset`` from 20 turns: real prompts, offline replies."""
     judge = _DryJudge(measurement.judge.model)
     dry = replace(measurement, judge=judge, embedder=HashingEmbedder(), budget=None)
     tried = list(islice(dataset.samples(), 0, None, -(-dataset.count // _TRIED)))

@@ -19,7 +19,7 @@ from rag_eval_otel.tools.stats import alarms_in, mean_of
 
 
 class Point(NamedTuple):
-    """A score on [0, 1] or None, the name of its row or trace, and the time, if it is known."""
+    """A score (on [0, 1] if its scale is known) or None, its row or trace, and its Unix time."""
 
     value: float | None
     place: str
@@ -101,7 +101,7 @@ def _detect(
 
 
 def _text(found: Mapping[str, Any]) -> str:
-    """Return a finding, as JSON has it, in words."""
+    """Return as text what `_detect` has found in a stream."""
     count, learned, before = found["scores"], found["learned_from"], found["baseline"]
     head = " ".join(filter(None, (found["service"], found["metric"], found["version"])))
     baseline = "unknown" if before is None else f"{before:.3f}"

@@ -41,6 +41,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sentence(metric: Metric) -> str:
-    """Return the first line of the description, or of the docstring of the class."""
+    """Return the first line of a metric's description, else of the docstring of its class."""
     text: str = getattr(metric, "about", None) or type(metric).__doc__ or ""
     return text.strip().partition("\n")[0].replace("`", "")

@@ -81,7 +81,7 @@ def scoring_config(options: argparse.Namespace) -> Config:
 
 
 def measurement_for(config: Config, **changes: Any) -> Measurement:
-    """Return what live evaluation measures by, with ``changes``."""
+    """Return the `Measurement` of live evaluation, with ``changes``, without circuit breakers."""
     from rag_eval_otel.live.scorer import build_measurement  # noqa: PLC0415
     from rag_eval_otel.models import build_embedder, build_plain_judge  # noqa: PLC0415
     from rag_eval_otel.runtime.guard import LimitedLog  # noqa: PLC0415
@@ -96,7 +96,7 @@ def measurement_for(config: Config, **changes: Any) -> Measurement:
 
 
 def moment_of(text: str) -> datetime:
-    """Return the time in ``text``, in ISO 8601, or as many days or hours ago: 7d, 12h."""
+    """Return the time that ``text`` names: ISO 8601 (UTC without a zone), or ago: 7d, 12h."""
     hours = {"d": 24, "h": 1}.get(text[-1:])
     with suppress(ValueError, OverflowError):
         if hours and text[:-1].isdecimal():
