@@ -51,8 +51,8 @@ ONE = f"Answer.\n\n{OTHER}\n\nQuestion: {QUESTION}"
 BEFORE, AFTER, WORD = "Who?", f"Translate: {ANSWER}", DRAFT[1:]
 NONE, SPLIT = "no_retrieval", "split"
 RUNS: dict[str, tuple[list[Row], list[str], list[str]]] = {
-    "shown all": ([FOUND, ask()], ["retriever0"], []),
-    "another call": ([FOUND, ask(), ask("And?")], ["retriever0"], [NONE]),
+    "two of three": ([search(PAGE, OTHER, DRAFT), ask()], ["retriever0"], []),
+    "used once": ([FOUND, ask(), ask("And?"), ask()], ["retriever0"], [NONE, SPLIT]),
     "a grade": ([FOUND, ask(), ask(f"Grounded?\n{PAGE}\n{ANSWER}", "Yes.")], ["retriever0"], []),
     "improved": ([FOUND, ask(), ask(f"Improve it.\n{PAGE}\n{ANSWER}")], [], [SPLIT, NONE]),
     "translated": ([FOUND, ask(BEFORE), ask(), ask(AFTER)], [], [NONE, SPLIT, NONE]),
