@@ -19,8 +19,8 @@ from rag_eval_otel.types import SkipReason
 
 _SHORTLY: Final = 60_000_000_000  # ns from a retrieval to the run that shows its documents
 _ANSWERED = re.compile(  # an answer in a prompt, which is to be judged
-    r"^[^\w\n]{0,9}(?:\w{1,20} )?(?:answer|generation|reply|response)[^\w\n:]{0,5}:[ \t]{0,9}\w",
-    re.IGNORECASE | re.MULTILINE,
+    r"(?im)^[^\w\n]{0,9}(?:\w{1,20} )?(?:answer|generation|reply|response)"
+    r"[^\w\n:]{0,5}:[ \t]{0,9}\w"
 )
 
 
@@ -49,7 +49,7 @@ def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> lis
     if not found or not _shows_only(known, found, root, prompts):
         return []
     first = min(map(beside.index, used))
-    drafts = [text for other in beside[first + 1 : at] for text in _replies(other.steps(most=most))]
+    drafts = [text for other in beside[first:at] for text in _replies(other.steps(most=most))]
     later = beside[at + 1 : at + 2]
     if any(map(messages.find, drafts)) or any(_follows(steps, one, known, most) for one in later):
         return []

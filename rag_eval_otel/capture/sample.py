@@ -184,7 +184,7 @@ def _text_on(steps: Iterable[Step], part: Part) -> str | None:
     steps = tuple(steps)
     explicit = [step for step in steps if part in step.recorded]
     for step in explicit[:1] or reversed(steps):
-        text = step.input if part == "input" else step.output
+        text: str | None = getattr(step, part)
         if part in step.hidden:
             raise Refused(reason="redacted")
         if part in step.cut:
@@ -225,7 +225,7 @@ def _answer(turn: Turn) -> str:
     may_be_verdict = turn.is_complete or _has_answer(turn)
     may_be_verdict &= is_recorded or any(is_in(answer, one) for one in said)
     if answer is None or (
-        is_verdict(answer) and (answer.lstrip()[:1] == "{" or not may_be_verdict)
+        is_verdict(answer) and (answer.lstrip().startswith("{") or not may_be_verdict)
     ):
         raise Refused(reason="no_answer")
     returned = [step.output for step in turn.path if step.kind != "llm"]
@@ -522,7 +522,7 @@ def _behind(turn: Turn, generator: Step) -> list[_Behind]:
         linked = [(at, c) for c in open_calls if (at := _link(c.output or "", messages))]
         found = {call.id for _, call in linked}
         open_calls = [call for call in open_calls if call.id not in found]
-        above = [seen[first + at[0]][0] or (first + at[0], at[1]) for at, _ in linked]
+        above = [seen[first + at[0]][0] or at for at, _ in linked]
         first = len(seen)
         for at, (_, call) in zip(above, linked, strict=True):
             seen += [(at, text) for text in call.prompt]  # with the place of the call's output
@@ -662,8 +662,7 @@ def _history(turn: Turn, generator: Step | None, question: str) -> tuple[Message
         return _before(question, stated[0].history)
     queries = [one.input for one in turn.retrievers]
     drafts = [call.output for call in turn.calls]
-    calls = [call for call in turn.calls if generator is not None and call.id == generator.id]
-    for step in (*calls, *reversed(turn.path)):
+    for step in filter(None, (generator, *reversed(turn.path))):
         asks = any(is_in(text, step.input) for text in (question, *queries))
         own = [text for role, text in step.history if role == "assistant"]
         has_drafts = any(is_same(text, draft) for text in own for draft in drafts)
@@ -772,11 +771,7 @@ def _left_out_on_purpose(turn: Turn, contexts: Sequence[Passage], prompts: Seque
     found = {normalised(p.text): p for one in turn.retrievers for p in one.documents or ()}
     seen = "\n".join(kept)  # contains also passages within a longer text that was shown
     left = [p for t, p in found.items() if not t.startswith(tuple(kept)) and t not in seen]
-    if (
-        not left
-        or not prompts
-        or any(consists_of(text, kept) for text in _documents_by_step(turn.steps))
-    ):
+    if not prompts or any(consists_of(text, kept) for text in _documents_by_step(turn.steps)):
         return True
     names = {passage.id for passage in contexts}
     if any(step.kept_ids and set(step.kept_ids) == names for step in turn.steps):

@@ -96,7 +96,7 @@ class StepTree:
 def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, int]) -> Step:
     """Fill in texts that ``call`` lacks from LLM spans ``around`` it that wrap no other call."""
     output, shown = call.output, call
-    around = [above for above in around if wraps[above.id] <= len(around)]
+    around = [above for n, above in enumerate(around, 1) if wraps[above.id] == n]
     if output is None and not call.calls_tools and "output" not in call.hidden:
         output = next((one.output for one in around if one.output is not None), None)
     if not call.prompt and "prompt" not in call.hidden:

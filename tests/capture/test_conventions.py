@@ -671,29 +671,23 @@ def test_recordings() -> None:
     assert misread() == []
 
 
-@pytest.mark.parametrize(
-    ("inputs", "question"),
-    [
+def test_the_question_of_a_pipeline() -> None:
+    """Components that got different ones leave it open."""
+    for inputs, question in (
         ({}, None),
         ({"query": "q"}, "q"),
         ({"data": {"a": {"query": "q"}, "b": {"query": "q"}}}, "q"),
         ({"a": {"query": "q"}, "b": {"query": "other"}}, None),
         ({"a": {"messages": [{"role": "user", "content": "q"}]}, "b": 7}, "q"),
-    ],
-)
-def test_the_question_of_a_pipeline(inputs: object, question: str | None) -> None:
-    """Components that got different ones leave it open."""
-    assert haystack.query_of(inputs) == question
+    ):
+        assert haystack.query_of(inputs) == question
 
 
-@pytest.mark.parametrize(
-    ("outputs", "answer"),
-    [
+def test_the_answer_of_a_pipeline() -> None:
+    """That of an answer builder goes first; several leave it open."""
+    for outputs, answer in (
         ({"model": {"replies": ["a"]}, "count": 7}, "a"),
         ({"model": {"replies": ["a"]}, "other": {"replies": ["b"]}}, None),
         ({"model": {"replies": ["b"]}, "builder": {"answers": [{"data": "a"}]}}, "a"),
-    ],
-)
-def test_the_answer_of_a_pipeline(outputs: object, answer: str | None) -> None:
-    """That of an answer builder goes first; several leave it open."""
-    assert haystack.answer_of_components(outputs) == answer
+    ):
+        assert haystack.answer_of_components(outputs) == answer

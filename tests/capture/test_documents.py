@@ -1,7 +1,6 @@
 """Documents in data, in one text and in prompts; paragraphs alone are none."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -156,14 +155,6 @@ def test_any_text_is_read(text: str) -> None:
     """Whatever stands there, there is no exception, and what is found is part of it."""
     for passage in passages_in_text(text) or ():
         assert set(passage.text) <= set(text) | set("\n\\ ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("unit", ["[", "Source: a\n", "(", "<doc>", "---\n\n", "'a', ", "[1] a\n"])
-def test_long_texts_are_read(unit: str) -> None:
-    """A million characters of what looks like the beginning of something are no trouble."""
-    found: Any = passages_in_text(unit * (1_000_000 // len(unit)))
-    assert found is None or isinstance(found, tuple)
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,17 @@
 """The messages before a question, and the query, as each way of capture records them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.language_models import FakeListChatModel
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda
 
 from apps.fakes import ScriptedChat
-from conversations import KINDS, TOPICS, Shelf, alone, chain, said, turns_of
+from conversations import KINDS, TOPICS, alone, chain, said, turns_of
 from live import attached
 from rag_eval_otel import Evaluation, Sample, record_answer, record_question, record_retrieval
 from rag_eval_otel.judge.lexical import LexicalJudge
 from rag_eval_otel.types import Message
 from replay import load, replay
-from steps import chain as step
-from steps import llm, retriever, sample
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 PAGE = "Bo built it in 1890."
@@ -65,35 +58,6 @@ def test_a_recorded_history() -> None:
         assert app.handle.flush(60)
     told = [texts.get("history", ()) for texts in judge.shown]
     assert told == [("user: Who built it?", "assistant: Bo."), ()]
-
-
-def test_examples_in_a_prompt_are_no_history() -> None:
-    """Where the application has the history beside the question, other messages are none of it."""
-    examples = [("user", "What is 2 + 2?"), ("assistant", "4."), ("user", "{question}")]
-    prompt = ChatPromptTemplate.from_messages([("system", "Use this: {context}"), *examples])
-    model, judge = FakeListChatModel(responses=["In 1890."]), Noting()
-
-    def answer(inputs: dict[str, Any]) -> str:
-        context = Shelf().invoke(inputs["question"])[0].page_content
-        return (prompt | model | StrOutputParser()).invoke({**inputs, "context": context})
-
-    with attached(judge=judge, metrics=["context_relevance"]) as app:
-        inputs = {"question": "When was it built?", "chat_history": []}
-        RunnableLambda(answer).invoke(inputs, {"callbacks": [app.handle.callback]})
-        assert app.handle.flush(60)
-    assert [texts.get("history") for texts in judge.shown] == [None]
-
-
-def test_an_input_of_all_messages() -> None:
-    """Where a framework joins all messages to the input of its span, the last is the question."""
-    asked, joined = "And when?", "Who built it?\nBo.\nAnd when?\n"
-    called = llm("write", "app", at=(50, 60), shown=(PAGE, asked), said="In 1890.")
-    found = sample(
-        step("app", asked=joined, told="In 1890."),
-        retriever("search", "app", at=(1, 2), query=asked, found=(PAGE,)),
-        replace(called, input=asked, history=tuple(Message(*one) for one in TURN)),
-    )
-    assert (found.question, found.history) == (asked, tuple(Message(*one) for one in TURN))
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared recordings are not here")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -381,13 +382,7 @@ def circular() -> dict[str, Any]:
     return found
 
 
-def deep() -> dict[str, Any]:
-    nested: list[Any] = []
-    for _ in range(100_000):
-        nested = [nested]
-    return {"question": QUESTION, "nested": nested}
-
-
+DEEP = reduce(lambda inner, _: [inner], range(100_000), list[Any]())
 INPUTS: dict[str, Any] = {
     "an enumeration": {"question": QUESTION, "tone": Tone.KIND, Tone.KIND: 1},
     "a dataclass": State(QUESTION),
@@ -398,7 +393,7 @@ INPUTS: dict[str, Any] = {
     "pandas": {"question": QUESTION, "table": pd.DataFrame({"a": [1]}), "row": pd.Series([1])},
     "a circle": circular(),
     "a state in a circle": State(QUESTION, me=circular()),
-    "depth": deep(),
+    "depth": {"question": QUESTION, "nested": DEEP},
     "a mapping of another kind": MappingProxyType({"question": QUESTION}),
     "a user's dict": UserDict({"question": QUESTION}),
     "a long list": {"question": QUESTION, "numbers": list(range(1_000_000))},

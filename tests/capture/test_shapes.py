@@ -169,7 +169,6 @@ OF_GENAI: dict[str, tuple[Any, ...]] = {
     "generic results": (FOUND, asked(*GENERIC)),
     "results of file search": (FOUND, asked({"type": "file_search", "results": HITS})),
     "hosted results without texts": ("no_contexts", asked(ENCRYPTED)),
-    "hosted search and retrieval": ("ambiguous", root(), RETRIEVAL, asked(ANSWERED)),
     "hosted code": (FOUND, root(), RETRIEVAL, chat(reply=[CALCULATED, TOLD])),
     "only hosted code": ("no_retrieval", asked(CALCULATED)),
     "results in the question": (BY_TOOL, root(), BY_BLOCKS),

@@ -20,8 +20,6 @@ from plain_views import Role, View, Word, ring
 from rag_eval_otel.capture.conventions import read
 from rag_eval_otel.capture.span import Copier, LogView, Span, about, has_none, value, word
 from rag_eval_otel.capture.values import CUT
-from rag_eval_otel.types import Passage, Sample
-from steps import outcomes_of
 
 OI = "openinference.span.kind"
 
@@ -171,47 +169,12 @@ def test_a_plain_span() -> None:
     assert (route.attributes, route.events) == ({"http.route": "/ask"}, ())
 
 
-QUESTION, PAGE, ANSWER = "Who?", "Ada wrote the notes on the engine.", "Ada did."
-
-
-def result_of(question: str, page: str, answer: str, **more: Any) -> object:
-    kinds: Mapping[str, Mapping[str, Any]] = {
-        "CHAIN": {"input.value": question, "output.value": json.dumps({"answer": answer, **more})},
-        "RETRIEVER": {"input.value": question, "retrieval.documents.0.document.content": page},
-        "LLM": {
-            "llm.input_messages.0.message.role": "user",
-            "llm.input_messages.0.message.content": f"{page} {question}",
-            "llm.output_messages.0.message.role": "assistant",
-            "llm.output_messages.0.message.content": answer,
-        },
-    }
-    spans = [
-        View(
-            attributes={OI: kind, **values},
-            span_id=number,
-            parent_id=None if number == 1 else 1,
-            start=number,
-            end=10 if number == 1 else number,
-        )
-        for number, (kind, values) in enumerate(kinds.items(), start=1)
-    ]
-    (outcome,) = outcomes_of(spans, most=MOST)
-    return outcome.result
-
-
-def test_whole_texts_make_a_sample() -> None:
-    """Beside texts that are no part of the turn, such as an image, of any length."""
-    sample = Sample(question=QUESTION, contexts=[Passage(text=PAGE)], answer=ANSWER)
-    assert result_of(QUESTION, PAGE, ANSWER) == sample
-    assert result_of(QUESTION, PAGE, ANSWER, image=LONG) == sample
-
-
-@pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_turn_with_a_cut_text_is_refused(part: int) -> None:
-    """Question, page or answer: half of it might make a wrong sample."""
-    texts = [QUESTION, PAGE, ANSWER]
-    texts[part] = f"{texts[part]} {LONG}"
-    assert result_of(*texts) == "truncated"
+@pytest.mark.parametrize("name", ["input.value", "retrieval.documents.0.document.content"])
+def test_a_step_with_a_cut_text(name: str) -> None:
+    """It says so, as half of a text might make a wrong sample; an image is no text of a turn."""
+    assert read(View(attributes={OI: "RETRIEVER", name: LONG}), most=MOST).is_cut
+    told = json.dumps({"answer": WHOLE, "image": LONG})
+    assert not read(View(attributes={OI: "CHAIN", "output.value": told}), most=MOST).is_cut
 
 
 # --- whose turn it was ----------------------------------------------------------------------------

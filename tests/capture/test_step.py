@@ -235,6 +235,8 @@ def test_histories(data: Any, history: list[tuple[str, str]]) -> None:
     """Messages of user and assistant count, without calls and results of tools, and images."""
     call = replace(STEP, history=build.history_in(plain(data)))
     assert [tuple(message) for message in without_written_calls(call).history] == history
+    step = build.chain(View(), "chain", inputs=data, outputs=None)
+    assert step.keeps_history == ("question" in (data or ()))
 
 
 LONG = "a" * 11
