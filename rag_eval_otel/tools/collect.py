@@ -231,8 +231,8 @@ class Plan:
 
     measurement: Measurement
     share: float = 1.0
-    versions: frozenset[str] = frozenset()
-    mark: str = ""
+    versions: Mapping[bool, frozenset[str]]  # by whether a sample has a history
+    mark: str
 
     @classmethod
     def of(cls, measurement: Measurement, share: float) -> Plan:
@@ -240,11 +240,17 @@ class Plan:
         shares = measurement.share_requests
         revision = getattr(judge, "revision", None)
         model = judge.model if revision is None else f"{judge.model}.{revision}"
-        define = partial(definition_of, share_requests=shares, reasons=reasons, history=False)
+        define = partial(definition_of, share_requests=shares, reasons=reasons)
         with scope(prompts=measurement.prompts):
-            versions = [f"{define(metric)}/{model}" for metric in measurement.metrics]
-        mark = digest(*versions)
-        return cls(measurement=measurement, share=share, versions=frozenset(versions), mark=mark)
+            versions = {
+                history: [
+                    f"{define(each, history=history)}/{model}" for each in measurement.metrics
+                ]
+                for history in (False, True)
+            }
+        mark = digest(*versions[False])
+        found = {history: frozenset([*each, OVERALL]) for history, each in versions.items()}
+        return cls(measurement=measurement, share=share, versions=found, mark=mark)
 
 
 @contextmanager
@@ -286,7 +292,8 @@ class Source:
         """Return those of ``turns`` of which the backend lacks scores that ``plan`` asks for."""
         self._read_scores(turns)
         stored = [(turn, self._marks.get((turn.trace_id, turn.span_id), set())) for turn in turns]
-        return [t for t, s in stored if not (plan.mark in s or plan.versions | {OVERALL} <= s)]
+        done = plan.versions
+        return [t for t, s in stored if not (plan.mark in s or done[bool(t.sample.history)] <= s)]
 
     def _read_scores(self, turns: Sequence[CollectedTurn]) -> None:
         """Note the scores of ``turns``, unless `messages` has read them."""

@@ -57,7 +57,8 @@ class FakePhoenix:
         if self.unread is not None:
             raise self.unread
         assert asked["project_identifier"] == "shop"
-        return [phoenix_span(s) for n in range(1, TURNS + 1) for s in turn_spans(n)]
+        spans = [turn_spans(n, before="" if n > 1 else "A firm?") for n in range(1, TURNS + 1)]
+        return [phoenix_span(span) for turn in spans for span in turn]
 
     def get_span_annotations(self, **asked: Any) -> list[Any]:
         return [one for one in self.stored if one["span_id"] in asked["span_ids"]]
@@ -141,13 +142,12 @@ def test_a_backend_gets_each_score_once(phoenix: FakePhoenix) -> None:
     writes = phoenix.writes
     assert main(command) == 0
     assert phoenix.writes == writes
-    overall = phoenix.named("rag.evaluation")[0]
-    del overall["metadata"]["backfill"]  # as live evaluation writes it
+    for overall in phoenix.named("rag.evaluation"):
+        del overall["metadata"]["backfill"]  # as live evaluation writes it
     assert main(command) == 0
     assert phoenix.writes == writes
     phoenix.stored.remove(overall)  # a run was killed before it wrote the overall label
     assert main(command) == 0
-    assert len(phoenix.named("rag.evaluation")) == TURNS
     assert phoenix.writes == writes + 1
     assert main([*COMMAND, "faithfulness,context_relevance", "--yes"]) == 0
     assert len(phoenix.named("context_relevance")) == TURNS

@@ -102,13 +102,13 @@ ASKED, PAGE, TOLD = "When was it founded?", "The house was founded in 1949.", "I
 
 
 def turn_spans(
-    trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000
+    trace: int = 0xA, *, label: str | None = None, start: int = 10**18 + 10_000, before: str = ""
 ) -> list[Span]:
-    prompt = {
-        "llm.input_messages.0.message.role": "user",
-        "llm.input_messages.0.message.content": f"{PAGE}\n{ASKED}",
-        "llm.output_messages.0.message.content": TOLD,
-    }
+    texts = [f"{PAGE}\n{ASKED}"] if not before else [before, "Yes.", f"{PAGE}\n{ASKED}"]
+    prompt = {"llm.output_messages.0.message.content": TOLD}
+    for i, text in enumerate(texts):
+        prompt[f"llm.input_messages.{i}.message.role"] = "assistant" if i == 1 else "user"
+        prompt[f"llm.input_messages.{i}.message.content"] = text
     found = {"input.value": ASKED, "retrieval.documents.0.document.content": PAGE}
     status = {"rag.evaluation.status": "scored"}
     scored = {} if label is None else {**status, "rag.evaluation.label": label}
