@@ -5,7 +5,9 @@ of the latencies of its own requests, divided by the requests at once. CPU is th
 Each contestant runs in a separate process; imports and a first turn are not timed. Further runs
 have a judge that fails 5 % of its requests, and a judge that refuses requests above 60 a second.
 
-``python benchmarks/throughput.py [rounds]``
+A contestant may have an environment of its own: haystack-ai needs an older openai.
+
+``python benchmarks/throughput.py [rounds] [Haystack=/path/to/its/python]``
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from _judge import Fault, Judge
 from _turns import COUNT, turns
 
 AT_ONCE = 64
+PYTHONS: dict[str, str] = {}  # by contestant
 ROUNDS = 3
 FAULTS: tuple[Fault, ...] = ("500", "429")
 WITH_FAULTS = ("ours", "ours, live", "Haystack")
@@ -56,7 +59,7 @@ async def measured(name: str, *, at_once: int, fault: Fault = "none") -> Figures
     """Return the figures of one run of the contestant ``name``."""
     judge = Judge(slots=at_once)
     url = await judge.start()
-    command = (sys.executable, __file__, name, url, str(at_once))
+    command = (PYTHONS.get(name, sys.executable), __file__, "--contend", name, url, str(at_once))
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     assert child.stdout is not None
@@ -112,6 +115,7 @@ async def main(rounds: int) -> None:
     """Measure the contestants that are installed, and print the figures."""
     print(setting("rag-eval-otel", "haystack-ai", "llama-index-core", "openai", "aiohttp"))
     names = [name for name, (package, _) in CONTESTANTS.items() if find_spec(package)]
+    names += PYTHONS.keys() - {*names}
     for at_once in (AT_ONCE, AT_ONCE // 4):
         found = await compared(names, rounds, at_once=at_once)
         shown(f"{at_once} requests at once, medians of {rounds} rounds", found)
@@ -122,7 +126,8 @@ async def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:  # a contestant
-        contend(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    if sys.argv[1:2] == ["--contend"]:
+        contend(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
-        asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS))
+        PYTHONS |= dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+        asyncio.run(main(int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdigit() else ROUNDS))
