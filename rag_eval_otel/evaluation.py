@@ -231,7 +231,7 @@ class Measurement:
             return prices(usage) if usage.tokens else None
 
         scores: list[Score] = []
-        definitions = self._definitions[bool(sample.history)]
+        definitions = self.definitions_by_history[bool(sample.history)]
         for metric, run, definition in zip(self.metrics, runs, definitions, strict=True):
             is_measured = run.done() and not run.cancelled()
             late_score = Score(name=metric.name, status="error", reason="timeout")
@@ -289,7 +289,7 @@ class Measurement:
         return None if named is None else named.union(others)
 
     @cached_property
-    def _definitions(self) -> Mapping[bool, list[str]]:
+    def definitions_by_history(self) -> Mapping[bool, list[str]]:
         """`definition_of` each metric, for samples without (False) and with (True) a history."""
         ways = {"share_requests": self.share_requests, "reasons": self.explanations}
         with scope(prompts=self.prompts):
@@ -306,7 +306,7 @@ class Measurement:
         with suppress(PackageNotFoundError):
             ours = release("rag-eval-otel")
         texts: dict[str, str] = {}
-        for metric, definition in zip(self.metrics, self._definitions[True], strict=True):
+        for metric, definition in zip(self.metrics, self.definitions_by_history[True], strict=True):
             own = [repr(metric.threshold)] if isinstance(metric, FunctionMetric) else []
             texts[metric.name] = " ".join([f"{definition}/{models[0]}", *models, ours, *own])
         return texts

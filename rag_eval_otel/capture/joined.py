@@ -49,7 +49,7 @@ def retrievals_before(tree: RunTree, steps: Sequence[Step], *, most: int) -> lis
     if not found or not _shows_only(known, found, root, prompts):
         return []
     first = min(map(beside.index, used))
-    drafts = [text for other in beside[first:at] for text in _replies(other.steps(most=most))]
+    drafts = [text for other in beside[first + 1 : at] for text in _replies(other.steps(most=most))]
     later = beside[at + 1 : at + 2]
     if any(map(messages.find, drafts)) or any(_follows(steps, one, known, most) for one in later):
         return []

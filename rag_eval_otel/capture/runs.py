@@ -43,7 +43,6 @@ PARAMETERS: Mapping[str, tuple[str, type]] = {  # LangChain's names of those of 
 MAX_RUNS = 10_000  # of a tree; a larger tree is not scored, and the reason is ``evicted``
 _NEVER = float("inf")
 _THREADS = 64  # whose root runs after a retrieval on its own are kept
-_LEVELS = 8  # of containers within containers whose texts count for memory
 _BESIDE, _BESIDE_SIZE = 16, 1024 * 1024  # the most of them in a thread, and their characters
 
 
@@ -212,18 +211,17 @@ def _with_said(step: Step, run: Run, said: Mapping[Part, Any], *, most: int) -> 
 
 
 def size_of(*values: Any) -> int:
-    """Return the characters of all texts in plain data, 8 levels deep; keys and numbers count 0."""
-    size, level = 0, list(values)
-    for _ in range(_LEVELS):
+    """Return the characters of all texts in plain data; keys and numbers count 0."""
+    size, level, seen = 0, list(values), set[int]()
+    while level:
         parts: list[Any] = []
         for value in level:
             kind = type(value)  # `isinstance` of an abstract class takes time
             if kind is str:
                 size += len(value)
-            elif kind is dict:
-                parts += value.values()
-            elif kind is list:
-                parts += value
+            elif (kind is dict or kind is list) and id(value) not in seen:
+                seen.add(id(value))  # an application's own metadata may be circular
+                parts += value.values() if kind is dict else value
         level = parts
     return size
 

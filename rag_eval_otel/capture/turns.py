@@ -83,9 +83,10 @@ class StepTree:
         """The successful LLM calls outside of retrievals, innermost ones only, each once."""
         calls = [f for f in self.steps if f.kind == "llm" and not self.is_inside(f, RETRIEVALS)]
         around = {c.id: [a for a in self.above[c.id] if a.kind == "llm"] for c in calls}
-        wraps = Counter(above.id for several in around.values() for above in several)
-        inner = (call for call in calls if call.id not in wraps and call.error is None)
-        return tuple(_distinct_calls(_with_texts_of(one, around[one.id], wraps) for one in inner))
+        outer = {above.id for several in around.values() for above in several}
+        inner = [*_distinct_calls(c for c in calls if c.id not in outer and c.error is None)]
+        wraps = Counter(above.id for call in inner for above in around[call.id])
+        return tuple([_with_texts_of(one, around[one.id], wraps) for one in inner])
 
     def holders_of(self, retrieval: Step) -> Iterable[Step]:
         """Return the steps that contain ``retrieval``: those above, and one that recorded it."""
@@ -96,7 +97,7 @@ class StepTree:
 def _with_texts_of(call: Step, around: Sequence[Step], wraps: Mapping[Hashable, int]) -> Step:
     """Fill in texts that ``call`` lacks from LLM spans ``around`` it that wrap no other call."""
     output, shown = call.output, call
-    around = [above for n, above in enumerate(around, 1) if wraps[above.id] == n]
+    around = [above for above in around if wraps[above.id] == 1]
     if output is None and not call.calls_tools and "output" not in call.hidden:
         output = next((one.output for one in around if one.output is not None), None)
     if not call.prompt and "prompt" not in call.hidden:

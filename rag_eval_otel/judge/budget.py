@@ -63,7 +63,7 @@ class SlidingWindow:
 
 
 def whole(limit: Limit) -> int:
-    return int(limit.amount * NANO) if limit.is_money else int(limit.amount)
+    return round(limit.amount * NANO) if limit.is_money else int(limit.amount)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -174,7 +174,7 @@ class Budget:
             "tokens": usage.tokens,
         }
         price = self.prices.price_of(model) if any(one.is_money for one in self.limits) else None
-        money = 0 if price is None else math.ceil(price.of(usage) * NANO)
+        money = 0 if price is None else math.ceil(round(price.of(usage) * NANO, 3))
         return [counts.get(limit.unit, money) for limit in self.limits]
 
     def _first_exceeded(self, amounts: Sequence[int], used: Sequence[int]) -> int | None:

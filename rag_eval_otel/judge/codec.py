@@ -340,7 +340,9 @@ def _expanded_list(value: Any, items: Schema, *, count: int | None) -> Any:
     if not isinstance(given, list):
         return value
     entries = [_expanded(one, items, count=None) for one in given]
-    if count is None or (not named and any("index" in one for one in entries)):
+    if count is None or not all(isinstance(one, dict) for one in entries):
+        return entries
+    if not named and any("index" in one for one in entries):
         return entries
     if not named and len(entries) != count:
         raise UnparsableReplyError(f"{len(entries)} entries for {count} texts; give one for each")

@@ -23,7 +23,7 @@ from rag_eval_otel.capture.turns import Turn
 from rag_eval_otel.config import MAX_TEXT_CHARS, Config
 from rag_eval_otel.environment import first_set
 from rag_eval_otel.errors import ConfigError
-from rag_eval_otel.evaluation import Measurement, definition_of
+from rag_eval_otel.evaluation import Measurement
 from rag_eval_otel.export.backends.annotation import (
     IDENTIFIER,
     OVERALL,
@@ -34,7 +34,6 @@ from rag_eval_otel.export.backends.clients import LANGFUSE_KEYS
 from rag_eval_otel.export.backends.clients import Langfuse as LangfuseClient
 from rag_eval_otel.export.backends.delivery import BACKENDS, Delivery, check_backends
 from rag_eval_otel.export.backends.delivery import Outcome as SendOutcome
-from rag_eval_otel.judge.usage import scope
 from rag_eval_otel.live.scorer import sampling_point
 from rag_eval_otel.runtime.guard import require
 from rag_eval_otel.tools import otlp
@@ -236,18 +235,10 @@ class Plan:
 
     @classmethod
     def of(cls, measurement: Measurement, share: float) -> Plan:
-        judge, reasons = measurement.judge, measurement.explanations
-        shares = measurement.share_requests
+        judge, by_history = measurement.judge, measurement.definitions_by_history
         revision = getattr(judge, "revision", None)
         model = judge.model if revision is None else f"{judge.model}.{revision}"
-        define = partial(definition_of, share_requests=shares, reasons=reasons)
-        with scope(prompts=measurement.prompts):
-            versions = {
-                history: [
-                    f"{define(each, history=history)}/{model}" for each in measurement.metrics
-                ]
-                for history in (False, True)
-            }
+        versions = {which: [f"{each}/{model}" for each in of] for which, of in by_history.items()}
         mark = digest(*versions[False])
         found = {history: frozenset([*each, OVERALL]) for history, each in versions.items()}
         return cls(measurement=measurement, share=share, versions=found, mark=mark)

@@ -231,7 +231,8 @@ def test_texts_of_a_span_around_a_call(
         for name, above in zip(reversed(around), ["app", *reversed(around)], strict=False)
     ]
     call = replace(llm("w", around[0], at=(6, 7)), **own)
-    (turn,) = find_turns([APP, SEARCH, *wrappers, call])
+    failed = llm("f", around[0], at=(5, 6), error="TimeoutError")
+    (turn,) = find_turns([APP, SEARCH, *wrappers, failed, call])
     assert [(one.prompt, one.output) for one in turn.calls] == [expected]
     (turn,) = find_turns([APP, SEARCH, *wrappers, call, llm("x", around[0], at=(8, 9))])
     assert (turn.calls[0].prompt, turn.calls[0].output) == (call.prompt, call.output)

@@ -1,11 +1,7 @@
 """The fault matrix: what each test of a fault records, and the invariants of all faults.
 
 A test has the marker ``fault`` with the number of its row and the expected result, and records
-figures with the fixture ``row``::
-
-    @pytest.mark.fault(1, expected="at most 5 failed requests before the breaker opens")
-    def test_fault_01_the_judge_is_down(row: Row) -> None: ...
-        row.measured("failed requests", 5)
+figures with the fixture ``row``, as in ``row.measured("failed requests", 5)``.
 
 ``pytest tests/faults --faults-json FILE`` writes the results to FILE, and
 ``python tests/faults/reliability.py FILE ...`` makes docs/dev/reliability.md of such files.
@@ -23,7 +19,6 @@ _results: list[dict[str, Any]] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that names the file for the results."""
     parser.addoption("--faults-json", metavar="FILE", help="write the results of the fault matrix")
 
 

@@ -124,13 +124,17 @@ def test_a_budget_of_money_needs_prices_in_its_currency() -> None:
     budget("5 requests/day").require_price("x", "judge")
 
 
-def test_a_request_above_a_limit_passes_if_nothing_is_used() -> None:
-    """It would otherwise never be sent; a second one waits until the window is empty again."""
+def test_what_is_at_or_above_a_limit() -> None:
+    """A larger request is sent if nothing is used; money is counted to a billionth, exactly."""
     clock = ManualClock()
     one = budget("50 tokens/minute", clock=clock)
-    assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
-    clock.advance(61)
-    assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
+    for _ in range(2):
+        assert admitted(one, 3, Usage(judge_requests=1, prompt_tokens=90)) == 1
+        clock.advance(61)
+    limits, prices = limits_of("0.0002248 USD/day", where=""), {"m": Price(input=0.1, output=0.4)}
+    one = Budget(limits, prices=Prices(models=prices))
+    used = Usage(judge_requests=1, prompt_tokens=100, completion_tokens=256)
+    assert admitted(one, 3, used) == 2
 
 
 @pytest.fixture
